@@ -1,0 +1,289 @@
+"""What a job is: the merged flags and TOML keys, checked for syntax. Standard library only (read before NumPy).
+
+`JobSpec` is checked when it is built, by the same rules (`RULES`) with which `cmm.core.jobfile` checks flags and keys.
+Whether files exist and whether a code likes its parameters is judged later, by those who know.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from cmm.core.errors import UsageError
+from cmm.core.grid import Grid
+
+LARGEST = 10**18  # of whole numbers: within the 64 bits that every TOML reader knows
+LONGEST = 1e6  # seconds, and slow-down factors: beyond any job, within what sleep() takes
+RANKS = 10**6  # of an injection: a bound on what a typing error can allocate
+
+# ---- injections --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InjectionKind:
+    """What the value of an injection means: its separator and name in SPEC, its default (None: required), its range."""
+
+    separator: str
+    metavar: str
+    default: float | None
+    least: float
+    most: float
+    meaning: str
+
+    @property
+    def tail(self) -> str:
+        text = self.separator + self.metavar
+        return text if self.default is None else f"[{text}]"
+
+
+INJECTIONS: dict[str, InjectionKind] = {
+    "slow": InjectionKind(":", "FACTOR", None, 1, LONGEST, "every task takes FACTOR times as long"),
+    "sleep": InjectionKind(":", "SECONDS", None, 0, LONGEST, "sleeps SECONDS before every task"),
+    "exp": InjectionKind(":", "MEAN", None, 0, LONGEST, "exponential delay of mean MEAN seconds per task"),
+    "freeze": InjectionKind("@", "SECONDS", 0, 0, LONGEST, "stops itself (SIGSTOP) SECONDS after the start"),
+    "kill": InjectionKind("@", "SECONDS", 0, 0, LONGEST, "kills itself (SIGKILL) SECONDS after the start"),
+    "corrupt": InjectionKind(":", "PROBABILITY", 1, 0, 1, "changes one element of a result by a relative 1e-3 or more"),
+}
+
+
+@dataclass(frozen=True)
+class Injection:
+    """One straggler injection: `kind` slow|sleep|exp|freeze|kill|corrupt, on worker ranks.
+
+    value : FACTOR of slow, SECONDS of sleep, MEAN (seconds) of exp, PROBABILITY of corrupt, SECONDS after start for
+        freeze and kill
+    ranks : worker ranks (>= 1), increasing; None means all workers
+    """
+
+    kind: str
+    ranks: tuple[int, ...] | None
+    value: float
+
+    def hits(self, rank: int) -> bool:
+        return rank >= 1 and (self.ranks is None or rank in self.ranks)
+
+    @classmethod
+    def parse(cls, text: str, argument: str = "--inject") -> Injection:
+        """Read `KIND:RANKS[:VALUE]`, or `KIND:RANKS[@SECONDS]` for freeze and kill.
+
+        Raises UsageError, in the name of `argument`, with the rule that `text` breaks.
+        """
+        kind, _, rest = text.strip().partition(":")
+        form = INJECTIONS.get(kind)
+        if form is None:
+            _refuse_spec(argument, text, "must start with " + ", ".join(f"{name}:" for name in INJECTIONS))
+        ranks, separator, value = _split_value(rest, form.separator)
+        if not separator and form.default is None:
+            _refuse_spec(argument, text, f"{kind} needs a {form.metavar}: {kind}:RANKS{form.tail}")
+        number = float(form.default or 0) if not separator else _read_value(argument, text, kind, form, value)
+        return cls(kind, _read_ranks(argument, text, ranks), number)
+
+    def __str__(self) -> str:
+        """The SPEC that gives this injection again."""
+        ranks = "all" if self.ranks is None else ",".join(map(str, self.ranks))
+        return f"{self.kind}:{ranks}{INJECTIONS[self.kind].separator}{self.value:.17g}"
+
+
+def _refuse_spec(argument: str, text: str, rule: str) -> NoReturn:
+    raise UsageError(argument, rule, repr(text), "For example freeze:2@1, sleep:1-3:0.5, slow:all:5 or corrupt:4:0.1.")
+
+
+def _split_value(rest: str, separator: str) -> tuple[str, str, str]:
+    """(ranks, separator found, value). A separator that this kind does not use stays in the ranks and is refused."""
+    head, found, tail = rest.partition(separator)
+    return head, found, tail
+
+
+def _read_value(argument: str, text: str, kind: str, form: InjectionKind, value: str) -> float:
+    try:
+        number = read_float(value)
+    except ValueError:
+        _refuse_spec(argument, text, f"{form.metavar} of {kind} must be a number")
+    if not form.least <= number <= form.most:
+        _refuse_spec(argument, text, f"{form.metavar} of {kind} must be between {form.least:g} and {form.most:g}")
+    return number
+
+
+def _read_ranks(argument: str, text: str, ranks: str) -> tuple[int, ...] | None:
+    if ranks.strip() == "all":
+        return None
+    found: set[int] = set()
+    for part in ranks.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?", part)
+        if match is None:
+            _refuse_spec(argument, text, "RANKS must be like 2, 2,5, 1-3 or all")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first == 0:
+            _refuse_spec(argument, text, "rank 0 is the master, not a worker; RANKS start at 1")
+        if last < first:
+            _refuse_spec(argument, text, "a range of RANKS must not descend")
+        if last > RANKS:
+            _refuse_spec(argument, text, f"RANKS must be at most {RANKS}")
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+def check_ranks(injections: Sequence[Injection], workers: int) -> None:
+    """Raise UsageError when an injection names a rank beyond the last worker. `workers`: W, ranks 1..W."""
+    for injection in injections:
+        beyond = [rank for rank in injection.ranks or () if rank > workers]
+        if beyond:
+            have = f"the workers are ranks 1 to {workers}" if workers else "this job has no workers (a single rank)"
+            raise UsageError("--inject", f"must name workers only; {have}", f"rank {beyond[0]} in {str(injection)!r}",
+                             "Name a smaller rank or start more ranks (mpirun -n).")  # fmt: skip
+
+
+# ---- numbers -----------------------------------------------------------------------------------------------------
+
+
+def read_int(text: str) -> int:
+    """A whole number in plain decimal digits, of at most 18 of them. Raises ValueError."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()):
+        raise ValueError(text)
+    return int(text)
+
+
+def read_float(text: str) -> float:
+    """A finite decimal number. Raises ValueError (also for nan, inf and what overflows)."""
+    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text.strip(), re.ASCII):
+        raise ValueError(text)
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+# ---- rules of single values --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the value of a flag or key must be. `says` completes "--flag: ..."."""
+
+    says: str
+    holds: Callable[[Any], bool]
+    remedy: str
+
+
+def _whole(least: int) -> Callable[[Any], bool]:
+    return lambda v: isinstance(v, int) and not isinstance(v, bool) and least <= v <= LARGEST
+
+
+def _real(holds: Callable[[float], bool]) -> Callable[[Any], bool]:
+    return lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and abs(v) < 1e300 and holds(v)
+
+
+def _choice(*names: str) -> Rule:
+    said = ", ".join(names[:-1]) + " or " + names[-1]
+    return Rule(f"must be {said}", lambda v: v in names, "Choose one of them.")
+
+
+def _path_holds(value: Any) -> bool:
+    if not isinstance(value, str) or not value or "\0" in value or value.endswith("/"):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+_PATH = Rule("must name a file (UTF-8, not empty, no / at the end)", _path_holds, "Pass the path of a file.")
+_PICTURE = Rule("must name a .png, .pdf or .svg file",
+                lambda v: _path_holds(v) and v.lower().endswith((".png", ".pdf", ".svg")),
+                "Use for example --timeline timeline.png.")  # fmt: skip
+
+RULES: dict[str, Rule] = {
+    "a": _PATH,
+    "b": _PATH,
+    "out": _PATH,
+    "report": _PATH,
+    "op": _choice("T", "H"),
+    "code": Rule("must be the name of a code", lambda v: isinstance(v, str) and bool(v), "See --list-codes."),
+    "grid": Rule("must be MxN or PxMxN", lambda v: isinstance(v, Grid), "Use for example 4x4, or 2x4x4."),
+    "tasks": Rule(f"must be a whole number from 1 to {LARGEST:.0e}", _whole(1), "Use at least K = MN tasks."),
+    "params": Rule(
+        "must be KEY=VALUE pairs",
+        lambda v: all(isinstance(x, str) for kv in v.items() for x in kv),
+        "Use for example --param construction=systematic.",
+    ),
+    "dispatch": _choice("pull", "oneshot"),
+    "inject": Rule(
+        "must be injections", lambda v: all(isinstance(x, Injection) for x in v), "Use for example --inject freeze:2."
+    ),
+    "seed": Rule(f"must be a whole number from 0 to {LARGEST:.0e}", _whole(0), "Use for example --seed 1."),
+    "tolerance": Rule("must be a finite number above 0", _real(lambda v: v > 0), "Use for example 1e-9."),
+    "verify": _choice("none", "final", "all"),
+    "threads": Rule(
+        "must be a whole number from 1 to 4096", lambda v: _whole(1)(v) and v <= 4096, "Use for example --threads 1."
+    ),
+    "give_up": Rule(
+        f"must be a number of seconds from 0 to {LONGEST:.0e}",
+        _real(lambda v: 0 <= v <= LONGEST),
+        "Use for example --give-up 60.",
+    ),
+    "overwrite": Rule("must be true or false", lambda v: isinstance(v, bool), "Choose one of them."),
+    "timeline": _PICTURE,
+    "progress": _choice("auto", "bar", "lines", "none"),
+    "workers": Rule(
+        "must be a whole number from 0 to 1000000",
+        lambda v: _whole(0)(v) and v <= RANKS,
+        "Use for example --workers 8.",
+    ),
+}
+
+OPTIONAL = frozenset({"grid", "tasks", "tolerance", "give_up", "timeline"})  # may be None: chosen, or not wanted
+
+
+def check_value(name: str, value: Any, argument: str | None = None) -> None:
+    """Raise UsageError, in the name of `argument` (default: the flag), when a value breaks its rule."""
+    rule = RULES[name]
+    if not rule.holds(value):
+        raise UsageError(argument or flag(name), rule.says, repr(value), rule.remedy)
+
+
+def flag(name: str) -> str:
+    """The flag of a field: give_up -> --give-up; params -> --param."""
+    return "--param" if name == "params" else "--" + name.replace("_", "-")
+
+
+# ---- the job -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A matrix job. None means "chosen from the number of workers and the data" for grid, tasks and tolerance.
+
+    Paths are absolute when they come from the command line or a job file; an empty path means "not given" (allowed
+    only where nothing is computed). Raises UsageError when built from values that break `RULES`.
+    """
+
+    a: str
+    b: str
+    out: str
+    report: str  # default <out>.report.json
+    op: str = "T"  # T or H
+    code: str = "fr"
+    grid: Grid | None = None
+    tasks: int | None = None
+    params: Mapping[str, str] = field(default_factory=dict)
+    dispatch: str = "pull"
+    inject: tuple[Injection, ...] = ()
+    seed: int = 0
+    tolerance: float | None = None
+    verify: str = "all"  # none, final, all
+    threads: int = 1  # BLAS threads per rank
+    give_up: float | None = None  # seconds
+    overwrite: bool = False
+    timeline: str | None = None
+    progress: str = "auto"  # auto, bar, lines, none
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            absent = name in OPTIONAL if value is None else value == "" and name in ("a", "b", "out", "report")
+            if not absent:
+                check_value(name, value)
