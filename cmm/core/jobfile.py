@@ -174,7 +174,7 @@ def _workers(text: str | None, action: str) -> int | None:
 
 def _refuse_unknown(argument: str, what: str, name: str, known: Iterable[str]) -> NoReturn:
     names = list(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    near = get_close_matches(name, names, n=1)
     remedy = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(names)}."
     raise UsageError(argument, f"must be {what} of cmm.run", repr(name), remedy)
 
@@ -307,20 +307,8 @@ def build(values: Mapping[str, Any], needs: Iterable[str] = ("a", "b", "out")) -
     filled: dict[str, Any] = {"a": "", "b": "", "out": "", **values}
     filled.setdefault("report", filled["out"] + ".report.json" if filled["out"] else "")
     spec = JobSpec(**filled)
-    _check_collisions(spec)
+    spec.refuse_same_file()
     return spec
-
-
-def _check_collisions(spec: JobSpec) -> None:
-    """No output may replace an input or another output."""
-    taken = {os.path.realpath(path): flag(name) for name, path in (("a", spec.a), ("b", spec.b)) if path}
-    for name in ("out", "report", "timeline"):
-        path = getattr(spec, name)
-        if not path:
-            continue
-        other = taken.setdefault(os.path.realpath(path), flag(name))
-        if other != flag(name):
-            raise UsageError(flag(name), f"must not be the file of {other}", repr(path), "Choose another name.")
 
 
 def as_mapping(spec: JobSpec) -> dict[str, Any]:

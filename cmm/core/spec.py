@@ -7,6 +7,7 @@ Whether files exist and whether a code likes its parameters is judged later, by 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -287,3 +288,12 @@ class JobSpec:
             absent = name in OPTIONAL if value is None else value == "" and name in ("a", "b", "out", "report")
             if not absent:
                 check_value(name, value)
+
+    def refuse_same_file(self) -> None:
+        """Raise UsageError when an output would replace an input or another output."""
+        taken = {os.path.realpath(path): flag(name) for name, path in (("a", self.a), ("b", self.b)) if path}
+        for name in ("out", "report", "timeline"):
+            path = getattr(self, name)
+            other = taken.setdefault(os.path.realpath(path), flag(name)) if path else flag(name)
+            if other != flag(name):
+                raise UsageError(flag(name), f"must not be the file of {other}", repr(path), "Choose another name.")
