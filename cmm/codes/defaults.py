@@ -1,0 +1,125 @@
+"""What is chosen when the user does not say: grid, number of tasks, full or sparse groups. Table in docs/codes.md.
+
+W workers, P tasks, K = mn blocks. Pull: K is at most 4W and close to it, so that each worker gets about four tasks and
+the last one to finish costs little. Oneshot: K is at most W - stragglers, one task a worker. Sides: as little operand
+data per task as possible, r/m + t/n smallest, which is square for a square C; never beyond r or t.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from cmm.codes.base import Code
+from cmm.codes.registry import code_class
+from cmm.core.errors import UsageError
+from cmm.core.grid import Grid, Partition
+
+TASKS_PER_WORKER = 4  # of pull dispatch
+STRAGGLER_SHARE = 0.1  # of workers, planned for under oneshot
+ENCODING_COST = 10.0  # one multiply-add of encoding costs as much as so many of a matrix product (memory against cache)
+ALWAYS_FULL_UP_TO = 64  # K up to which groups are full whatever the cost: few blocks decode badly from sparse rows
+
+
+def stragglers(workers: int) -> int:
+    """Stragglers planned for under oneshot: a tenth of the workers, at least one, none of a single worker."""
+    return 0 if workers <= 1 else max(1, math.ceil(STRAGGLER_SHARE * workers))
+
+
+def choose(workers: int, s: int, r: int, t: int, *, code: str = "fr", grid: Grid | None = None,
+           tasks: int | None = None, dispatch: str = "pull") -> tuple[Grid, int]:  # fmt: skip
+    """Grid and number of tasks P for W workers and C of r x t with shared dimension s (any of them may be 0 or 1).
+
+    Parameters
+    ----------
+    grid, tasks : what the user gave, None to choose. For pull, P without `tasks` is the number of fixed tasks: repairs
+        come on top, without a bound.
+
+    Raises
+    ------
+    UsageError : unknown code or dispatch, fewer than one worker, a grid larger than the matrix, too few tasks
+    """
+    cls = code_class(code)
+    if dispatch not in ("pull", "oneshot"):
+        raise UsageError("--dispatch", "must be pull or oneshot", repr(dispatch), "Choose one of them.")
+    if workers < 1:
+        raise UsageError("--workers", "must be at least 1", workers, "A single rank counts as one worker.")
+    if grid is None:
+        grid = _chosen_grid(_most_blocks(workers, cls, tasks, dispatch), r, t, cls, dispatch)
+    Partition(grid, s, r, t)
+    least = cls.minimum_for(grid)
+    if tasks is None:
+        tasks = least if dispatch == "pull" else _oneshot_tasks(workers, cls, grid)
+    if tasks < least:
+        raise UsageError("--tasks", f"must be at least {least} for {code} on a {grid} grid", tasks,
+                         f"Use --tasks {least} or more, or a smaller --grid.")  # fmt: skip
+    return grid, tasks
+
+
+def _chosen_grid(limit: int, r: int, t: int, cls: type[Code], dispatch: str) -> Grid:
+    """The squarest grid of up to `limit` blocks; under oneshot of as many as typically decode from `limit` results."""
+    grid = squarest(limit, r, t)
+    if dispatch == "pull" or cls.results_for(grid) == cls.minimum_for(grid):
+        return grid
+    low, high = 1, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = cls.results_for(squarest(middle, r, t)) <= limit
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return squarest(low, r, t)
+
+
+def squarest(limit: int, r: int, t: int) -> Grid:
+    """The m x n grid with mn <= limit, m <= r, n <= t that needs least operand data per task (r/m + t/n); among equals
+    the most blocks, then m <= n."""
+    rows, columns = max(r, 1), max(t, 1)
+    candidates = ((m, min(columns, limit // m)) for m in range(1, min(limit, rows) + 1))
+    m, n = min(candidates, key=lambda side: (rows / side[0] + columns / side[1], -side[0] * side[1], side[0]))
+    return Grid(m, n)
+
+
+def _most_blocks(workers: int, cls: type[Code], tasks: int | None, dispatch: str) -> int:
+    """The largest K to choose."""
+    if tasks is not None and tasks < 1:
+        raise UsageError("--tasks", "must be at least 1", tasks, "Leave it out to have it chosen.")
+    if dispatch == "pull":
+        most = TASKS_PER_WORKER * workers
+        return most if tasks is None else min(most, tasks)
+    available = workers if tasks is None else tasks
+    if cls.name == "uncoded":
+        return available
+    late = stragglers(workers)
+    if cls.name == "replication":
+        return max(1, available // (late + 1))
+    return max(1, available * (workers - late) // workers)
+
+
+def _oneshot_tasks(workers: int, cls: type[Code], grid: Grid) -> int:
+    """P such that the results of W - stragglers workers suffice; a multiple of W, so that all have equal work."""
+    least, late = cls.minimum_for(grid), stragglers(workers)
+    if cls.name == "uncoded":
+        return least
+    if cls.name == "replication":
+        return max(workers, (late + 1) * least)
+    return workers * math.ceil(cls.results_for(grid) / (workers - late))
+
+
+def encoding_is_cheaper(grid: Grid, s: int, r: int, t: int) -> bool:
+    """Whether encoding one task from *all* chunks costs less than the product it may save.
+
+    Encoding with full groups reads all of A and B: s (r + t) multiply-adds at memory speed; a task's product is
+    s r t / K at cache speed (s cancels). 8x8 of 4096 is cheaper, 16x16 of 4096 is not.
+    """
+    return ENCODING_COST * (r + t) * grid.K <= r * t
+
+
+def default_params(code: str, grid: Grid, s: int, r: int, t: int,
+                   given: Mapping[str, str] | None = None) -> dict[str, str]:  # fmt: skip
+    """Parameters that depend on the sizes, to be overridden by what the user gives: fr's groups, full or sparse.
+
+    given : the user's parameters; with `loss`, `groups` or a construction of fr among them nothing is added
+    """
+    if code != "fr" or grid.p != 1 or not {"loss", "groups", "construction"}.isdisjoint(given or {}):
+        return {}
+    full = grid.K <= ALWAYS_FULL_UP_TO or encoding_is_cheaper(grid, s, r, t)
+    return {"groups": "full" if full else "sparse"}
