@@ -1,0 +1,314 @@
+"""Freivalds' check of single results and of C, over the reals.
+
+For a random vector x, unknown to the workers, an output row C~ = sum of A~^T B~ must satisfy C~ x = sum of
+A~^T (B~ x). One x serves every B chunk (chunks are padded to one width), so u_j = B_j x and w_ij = A_i^T u_j are made
+once, and a coded result is checked against the same combination of w's that the worker multiplied out. The entries of
+x are +- uniform[0.5, 1.5] from the operating system's entropy: never small, and no two equal, so neither swapped nor
+paired errors cancel. Freivalds 1977, with real numbers; AVCC (arXiv 2107.12958) uses it for single workers.
+
+Limit. Row k of the result deviates by sum_c x_c G_kc, G the rounding errors, which know nothing of x's signs. With
+|G_kc| about g u |A~_k| |B~_c| that is about g u R_k, R_k = |A~_k| sqrt(sum_c x_c^2 |B~_c|^2), with a normal tail. The
+factor g is 0.1 to 0.3 for data of mean zero, about 2 for positive data, up to 90 for constant columns (OpenBLAS,
+s = 100 ... 20000). So g is taken from the result itself, as the median over its rows, which single wrong elements
+cannot move, but not below a floor. A row beyond 6 g u R_k is suspect, and g itself may not be larger than rounding
+explains. Suspects are recomputed element by element (`recompute`), with a bound that rounding cannot exceed: what a
+limit this sharp flags wrongly costs a moment, not the result. Nothing is relative to |C|, which for orthogonal A and B
+would be all noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from cmm.core.grid import Partition
+from cmm.core.rng import secret_generator
+from cmm.core.task import Array, Assignment, Combination, IntArray
+from cmm.verify.recompute import Operand, Recomputation, bands, disagreement, unit_roundoff, wide
+
+_SIGMAS = 6.0  # 2e-9 for a normal tail; exceeding it only leads to a recomputation
+_EXAMINED = 4  # rows recomputed at most
+_FEW = 16  # rows below which a median says nothing about g
+_SLAB = 1 << 20  # bytes of a result converted at a time
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check found.
+
+    Attributes
+    ----------
+    ok : accepted
+    residual : largest |C~ x - sum A~^T B~ x| of a row, relative to R_k (module docstring)
+    limit : what `residual` may be; at least the residual of a result accepted after recomputation
+    examined : rows that were recomputed
+    reason : why it was not accepted
+    """
+
+    ok: bool
+    residual: float
+    limit: float
+    examined: int = 0
+    reason: str = ""
+
+
+class ResultCheck:
+    """Checks results of workers, each for about the cost of a block times a vector.
+
+    Parameters
+    ----------
+    partition : how A and B are cut
+    a, b : A and B as the workers get them (scaled, in the working dtype; A conjugated for op = H)
+    rng : where x comes from; the operating system's entropy unless given
+
+    Attributes
+    ----------
+    checked, examined, rejected : results looked at, recomputed in part, refused
+    residual, limit : the largest ratio residual : limit among accepted results, as that pair
+
+    Call `prepare()`, or run through `steps()` between other work, before the first check. Holds
+    s n + p^2 r n + r p numbers in double precision.
+    """
+
+    def __init__(self, partition: Partition, a: Operand, b: Operand, rng: np.random.Generator | None = None) -> None:
+        rng = secret_generator() if rng is None else rng
+        grid = partition.grid
+        self.partition, self._a, self._b = partition, a, b
+        self._x = random_vector(partition.block_cols, rng)
+        kind = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
+        self._u = [np.zeros((_length(rows), grid.n), kind) for rows in self._row_parts()]
+        self._w = np.zeros((grid.chunks_a, grid.chunks_b, partition.block_rows), kind)
+        self._squares_a = np.zeros((grid.chunks_a, partition.block_rows))
+        self._squares_b = np.zeros(grid.chunks_b)  # sum_c x_c^2 |B_c|^2 by chunk
+        self.roundoff = max(unit_roundoff(a.dtype), unit_roundoff(b.dtype))
+        self._floor, self._trusted = noise_levels(partition.chunk_rows, self.roundoff)
+        self._known = np.full((grid.chunks_a, partition.block_rows), self._floor)  # g by row, as far as it is known
+        self._ready = False
+        self.checked = self.examined = self.rejected = 0
+        self.residual, self.limit = 0.0, _SIGMAS * self._floor * self.roundoff
+
+    @property
+    def missed(self) -> float:
+        """Errors of one element below this, relative to the norms of its two columns, may go unseen."""
+        return 3 * self.limit * float(np.sqrt(self.partition.block_cols))
+
+    # ---- preparation ---------------------------------------------------------------------------------------------
+
+    def prepare(self) -> ResultCheck:
+        """Make all u and w: one pass over A and one over B."""
+        for _ in self.steps():
+            pass
+        return self
+
+    def steps(self) -> Iterator[None]:
+        """The preparation in pieces of about 4 MB of A or B."""
+        for jb in range(self.partition.grid.chunks_b):
+            yield from self._multiply_b(jb)
+        for ia in range(self.partition.grid.chunks_a):
+            yield from self._multiply_a(ia)
+        self._ready = True
+
+    def _row_parts(self) -> list[slice]:
+        bounds = self.partition.bounds_s
+        return [slice(*bounds[k : k + 2]) for k in range(self.partition.grid.p)]
+
+    def _multiply_b(self, jb: int) -> Iterator[None]:
+        part, j = divmod(jb, self.partition.grid.n)
+        rows, cols = self.partition.b_slices(jb)
+        x = self._x[: _length(cols)]
+        for band in bands(rows, len(x), self._b.dtype.itemsize):
+            block = wide(self._b.block(band, cols))
+            self._u[part][band.start - rows.start : band.stop - rows.start, j] = block @ x
+            self._squares_b[jb] += float(squares(block) @ x**2)
+            yield
+
+    def _multiply_a(self, ia: int) -> Iterator[None]:
+        n = self.partition.grid.n
+        rows, cols = self.partition.a_slices(ia)
+        for band in bands(rows, _length(cols), self._a.dtype.itemsize):
+            block = wide(self._a.block(band, cols))
+            for part, u in enumerate(self._u):
+                piece = u[band.start - rows.start : band.stop - rows.start]  # may be one row short: that row is padding
+                target = self._w[ia, part * n : (part + 1) * n, : _length(cols)]
+                np.add(target, piece.T @ block[: len(piece)], out=target)
+            self._squares_a[ia, : _length(cols)] += squares(block)
+            yield
+
+    # ---- checks --------------------------------------------------------------------------------------------------
+
+    def check(self, assignment: Assignment, output: int, block: Array) -> Verdict:
+        """Judge output row `output` of an assignment.
+
+        Parameters
+        ----------
+        block : (block_rows, block_cols) as the worker sent it, padding included, any floating dtype
+
+        Raises
+        ------
+        ValueError : a block of another shape, or no preparation
+        """
+        if block.shape != (self.partition.block_rows, self.partition.block_cols):
+            raise ValueError(f"a block of shape {block.shape}")
+        verdict = self.judge(assignment, output, Block(block), 0.0)
+        self.checked += 1
+        self.examined += verdict.examined > 0
+        self.rejected += not verdict.ok
+        if verdict.ok and verdict.residual * self.limit >= self.residual * verdict.limit:
+            self.residual, self.limit = verdict.residual, verdict.limit
+        return verdict
+
+    def judge(self, assignment: Assignment, output: int, block: BlockView, error: float) -> Verdict:
+        """`check` for any view of a result. `error`: what each element may be off on top of rounding, relative to the
+        norms of its two columns."""
+        if not self._ready:
+            raise ValueError("prepare() comes first")
+        expected, reference = self._expected(assignment, output)
+        with np.errstate(all="ignore"):
+            deviation = np.abs(block.times(self._x) - expected) - block.slack(self._x)
+            deviation = np.where(block.rows_checked, deviation, 0)
+            ratio = np.where(deviation > 0, deviation / (self.roundoff * reference), 0)
+        if np.isnan(deviation).any():
+            return Verdict(False, float("nan"), self.limit, reason="the result holds a NaN or an infinity")
+        level = np.max([self._known[left.indices].max(axis=0) for left in self._lefts(assignment, output)], axis=0)
+        seen = self._seen(ratio[reference > 0])
+        limits = _SIGMAS * (np.maximum(level, min(seen, self._trusted)) + error / self.roundoff)
+        worst = int(np.argmax(ratio / limits)) if len(ratio) else 0
+        suspects = np.flatnonzero(ratio > limits)
+        if not len(suspects):
+            return Verdict(True, *self._pair(ratio, limits, worst))
+        return self._examine(assignment, output, block, error, ratio, limits, suspects)
+
+    def _expected(self, assignment: Assignment, output: int) -> tuple[Array, Array]:
+        """(sum of A~^T B~ x, R) by row of the output."""
+        values: Array = np.zeros(self.partition.block_rows)
+        total = np.zeros(self.partition.block_rows)
+        for x, y in assignment.outputs[output]:
+            a, b = assignment.a[x], assignment.b[y]
+            values = values + self._combined(a, b)
+            total += (np.abs(a.values) ** 2 @ self._squares_a[a.indices]) * (
+                np.abs(b.values) ** 2 @ self._squares_b[b.indices]
+            )
+        return values, np.sqrt(total)
+
+    def _combined(self, a: Combination, b: Combination) -> Array:
+        if a.is_unit and b.is_unit:
+            return self._w[a.indices[0], b.indices[0]]
+        total: Array = np.zeros(self.partition.block_rows)
+        for ia, value in zip(a.indices, a.values, strict=True):
+            total = total + value * (b.values @ self._w[ia, b.indices])
+        return total
+
+    @staticmethod
+    def _lefts(assignment: Assignment, output: int) -> list[Combination]:
+        return [assignment.a[x] for x, _ in assignment.outputs[output]]
+
+    @staticmethod
+    def _seen(ratio: Array) -> float:
+        """The noise factor g that most rows show; 0 where they are too few to tell."""
+        return float(np.median(ratio)) / 0.67 if len(ratio) >= _FEW else 0.0
+
+    def _pair(self, ratio: Array, limits: Array, worst: int) -> tuple[float, float]:
+        if not len(ratio):
+            return 0.0, self.limit
+        return float(ratio[worst]) * self.roundoff, float(limits[worst]) * self.roundoff
+
+    def _examine(self, assignment: Assignment, output: int, block: BlockView, error: float, ratio: Array, limits: Array,
+                 suspects: IntArray) -> Verdict:  # fmt: skip
+        worst = suspects[np.argsort(ratio[suspects] / limits[suspects])[::-1]]
+        residual, limit = self._pair(ratio, limits, int(worst[0]))
+        if ratio[worst[0]] > self._hopeless(assignment, output) + error / self.roundoff * self._root:
+            return Verdict(False, residual, limit, reason=f"row {worst[0]}: residual {residual:.3g}, limit {limit:.3g}")
+        rows = worst[:_EXAMINED]
+        again = Recomputation(self.partition, self._a, self._b, assignment, output, rows)
+        found = [block.row(int(row)) for row in rows]
+        with np.errstate(all="ignore"):
+            wrong = disagreement([values for values, _ in found], [extra for _, extra in found], again, error)
+        if wrong is not None:
+            reason = f"row {rows[wrong]} is not the product: residual {residual:.3g}, limit {limit:.3g}"
+            return Verdict(False, residual, limit, len(rows), reason)
+        for combination in self._lefts(assignment, output):
+            for ia in combination.indices:  # these rows are noisier than most: known from now on
+                self._known[ia, suspects] = np.maximum(self._known[ia, suspects], 2 * ratio[suspects] / _SIGMAS)
+        return Verdict(True, residual, max(residual, limit), len(rows))
+
+    @property
+    def _root(self) -> float:
+        return 2 * float(np.sqrt(max(self.partition.block_cols, 1)))
+
+    def _hopeless(self, assignment: Assignment, output: int) -> float:
+        """A ratio that no rounding in any order of summation reaches: nothing needs to be recomputed then."""
+        degrees = [assignment.a[x].degree * assignment.b[y].degree for x, y in assignment.outputs[output]]
+        return 4 * (self.partition.chunk_rows + 8 + max(degrees)) * float(np.sqrt(sum(degrees))) * self._root
+
+
+def noise_levels(s: int, roundoff: float) -> tuple[float, float]:
+    """(floor, most) of the noise factor g for sums of `s` products. Single precision needs the sharp floor to see a
+    relative change of 1e-3; double precision sees 1e-6 with a floor that correlated data stay below as well."""
+    root = float(np.sqrt(max(s, 1)))
+    return (0.6 if roundoff > 1e-12 else 4 + root / 8), 64 + root
+
+
+def random_vector(length: int, rng: np.random.Generator) -> Array:
+    """Entries +- uniform[0.5, 1.5], float64."""
+    return rng.uniform(0.5, 1.5, length) * rng.choice([-1.0, 1.0], length)
+
+
+def squares(block: Array) -> Array:
+    """Sum of |element|^2 by column of a float64 or complex128 block."""
+    if block.dtype.kind == "c":
+        return squares(block.real) + squares(block.imag)
+    return np.einsum("ij,ij->j", block, block)
+
+
+def _length(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+# ---- results as they are stored --------------------------------------------------------------------------------------
+
+
+class BlockView(Protocol):
+    """What a check needs of a result."""
+
+    @property
+    def rows_checked(self) -> Array | bool:
+        """Which rows can be checked."""
+
+    def times(self, x: Array) -> Array:
+        """The result times x, in double precision."""
+
+    def slack(self, x: Array) -> Array | float:
+        """What `times` may be off by row because of how the result is stored."""
+
+    def row(self, index: int) -> tuple[Array, Array | float]:
+        """A row in double precision and what its elements may be off."""
+
+
+class Block:
+    """A result as the worker sent it."""
+
+    rows_checked: Array | bool = True
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+    def times(self, x: Array) -> Array:
+        return times(self.array, x)
+
+    def slack(self, x: Array) -> Array | float:
+        return 0.0
+
+    def row(self, index: int) -> tuple[Array, Array | float]:
+        return wide(self.array[index]), 0.0
+
+
+def times(array: Array, x: Array) -> Array:
+    """array @ x in double precision, by slabs of rows where that needs a conversion."""
+    if array.dtype in (np.float64, np.complex128):
+        return array @ x
+    height = max(1, _SLAB // max(1, array.shape[1] * 16))
+    slabs = [wide(array[k : k + height]) @ x for k in range(0, array.shape[0], height)]
+    return np.concatenate(slabs) if slabs else np.zeros(0)
