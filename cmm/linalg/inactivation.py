@@ -182,14 +182,15 @@ def inactivation_plan(system: Residual, *, reason: str = "asked for", verify: bo
 def plan_of(found: tuple[SparseSolver, Probe], *, missing: IntArray, wanted: IntArray, unknowns: int,
             direct: Mapping[int, tuple[SourceKey, complex]], keys: tuple[SourceKey, ...], rows: tuple[CodedRow, ...],
             realify: bool, reason: str) -> InactivationPlan:  # fmt: skip
-    """Wrap a solver as a plan; results that neither a step nor the dense stage reads are left out of its sources."""
+    """Wrap a solver as a plan; all results are its sources, because the dense stage weighs all that no step used."""
     solver, probed = found
-    return InactivationPlan(
+    plan = InactivationPlan(
         unknowns=unknowns, direct=direct, missing=missing, sources=keys, rows=rows, rank=solver.rank,
         deficiency=solver.deficiency, condition=solver.condition, inactivations=len(solver.inactive),
-        refinement=int(solver.refine), block_operations=solver.operations, reason=reason, realify=realify,
+        refinement=int(solver.refine), reason=reason, realify=realify,
         solver=solver, take=np.arange(solver.system.results), wanted=wanted, probe_error=probed.error,
     )  # fmt: skip
+    return replace(plan, block_operations=int(plan.known_coefficients.nnz) + solver.operations)
 
 
 def sparse_plan(system: Residual, method: str = "auto") -> tuple[InactivationPlan | None, str]:
@@ -222,7 +223,7 @@ def sparse_cost(plan: InactivationPlan) -> float:
     """Weighted block multiply-adds of an inactivation plan, in units of a BLAS-3 one."""
     dense = plan.solver.dense
     blas = 0 if dense is None else (1 + plan.refinement) * dense.operations
-    return PASS_COST * (plan.block_operations - blas) + DENSE_COST * blas
+    return PASS_COST * (plan.solver.operations - blas) + DENSE_COST * blas
 
 
 def most_inactive(system: Residual) -> int:

@@ -1,0 +1,36 @@
+"""`python -m cmm.report FILE`: print the summary of a report and exit with the job's exit code.
+
+Exit code 66 when there is no such file and 65 when it is no report, as everywhere; `--json` prints the report itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from cmm.core.errors import CmmError, ExitCode
+from cmm.runtime.report import load, summary_lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the summary of the report that `argv` names; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m cmm.report", description="Print the summary of a report of cmm "
+                                     "and exit with the exit code of its job.")  # fmt: skip
+    parser.add_argument("file", metavar="FILE", help="the file that --report named")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    try:
+        given = parser.parse_args(argv)
+    except SystemExit as stop:
+        return int(ExitCode.USAGE if stop.code else ExitCode.COMPLETE)
+    try:
+        record = load(given.file)
+    except CmmError as error:
+        print(f"cmm: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    print(record.to_json() if given.json else "\n".join(summary_lines(record)))
+    return int(record.exit_code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

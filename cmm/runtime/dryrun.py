@@ -1,0 +1,82 @@
+"""`--dry-run`: the plan of a job and the memory that each rank will need. Reads shapes, computes nothing, needs no MPI.
+
+The plan is made by the functions that make it in the job; the memory is the forecast of cmm.engine.forecast.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cmm.codes.base import Code
+from cmm.codes.defaults import choose, default_params
+from cmm.codes.registry import code_class
+from cmm.core.errors import DataError
+from cmm.core.grid import Partition
+from cmm.core.spec import JobSpec, check_ranks
+from cmm.engine.forecast import memory_forecast
+from cmm.matrices.files import MatrixSource, check_output, open_matrix, working_dtype
+from cmm.runtime import launch
+
+
+def plan_lines(spec: JobSpec, workers: int | None = None) -> list[str]:
+    """The plan of a job as text. `workers`: W; None: what the launcher started, else none (a single rank).
+
+    Raises
+    ------
+    CmmError : whatever the job itself would refuse before it computes
+    """
+    size = launch.world_size()
+    known = workers is not None or size is not None
+    if workers is None:
+        workers = max(0, (size or 1) - 1)
+    if known:
+        check_ranks(spec.inject, workers)
+    a, b = open_matrix(spec.a, "--a"), open_matrix(spec.b, "--b")
+    if a.shape[0] != b.shape[0]:
+        raise DataError("--b", f"must have as many rows as A ({a.shape[0]})", f"{b.shape[0]} rows in {b.name}",
+                        "Transpose it, or use the matching file.")  # fmt: skip
+    dtype = working_dtype(a.dtype, b.dtype)
+    s, r, t = a.shape[0], a.shape[1], b.shape[1]
+    if spec.out:
+        check_output(spec.out, [spec.a, spec.b], spec.overwrite, size=r * t * dtype.itemsize)
+    code = _code(spec, max(workers, 1), s, r, t)
+    partition = Partition(code.grid, s, r, t)
+    memory = memory_forecast(partition, code, workers, itemsize=dtype.itemsize, verify=spec.verify,
+                             input_itemsizes=(a.dtype.itemsize, b.dtype.itemsize))  # fmt: skip
+    return [*_plan(spec, code, partition, workers, (a, b), dtype), *memory.lines(),
+            "           (A and B are mapped from their files; Python and its libraries take about 100 MB more)",
+            "dry run: nothing was computed" + ("" if known else "; --workers W plans for W workers")]  # fmt: skip
+
+
+def _code(spec: JobSpec, workers: int, s: int, r: int, t: int) -> Code:
+    """The code as the job would build it."""
+    grid, tasks = choose(workers, s, r, t, code=spec.code, grid=spec.grid, tasks=spec.tasks, dispatch=spec.dispatch)
+    params = {**default_params(spec.code, grid, s, r, t), **spec.params}
+    return code_class(spec.code)(grid, tasks, spec.seed, spec.dispatch, params)
+
+
+def _plan(spec: JobSpec, code: Code, partition: Partition, workers: int, sources: tuple[MatrixSource, MatrixSource],
+          dtype: np.dtype[Any]) -> list[str]:  # fmt: skip
+    p, grid, K = partition, code.grid, code.grid.K
+    threshold = code.recovery_threshold
+    params = "".join(f" {key}={value}" for key, value in code.params.items() if value is not None)
+    who = f"{workers} (ranks 1 to {workers})" if workers else "none: a single rank, the master computes everything"
+    given = " and ".join(dict.fromkeys(str(source.dtype) for source in sources))
+    computed = "" if given == str(dtype) else f", computed in {dtype}"
+    flops = 2.0 * p.chunk_rows * p.block_rows * p.block_cols
+    if code.dispatch == "oneshot":
+        more = f"{code.P - threshold.results} results may stay away ({code.P / K - 1:.0%} redundancy)"
+    elif code.repairs:
+        more = "repairs are made on demand, for what is overdue or lost"
+    else:
+        more = "copies are sent on demand, for what is overdue or lost"
+    return [
+        f"product    C = A^{spec.op} B, {p.r} x {p.t}, from A {p.s} x {p.r} and B {p.s} x {p.t}, {given}{computed}",
+        f"workers    {who}",
+        f"code       {code.name}{params}, {code.dispatch}, seed {code.seed}",
+        f"grid       {grid}: K = {K} blocks of at most {p.block_rows} x {p.block_cols}",
+        f"tasks      P = {code.P} of {flops / 1e9:.3g} Gflop; {more}",
+        f"threshold  {threshold.results} results, {'always' if threshold.certain else 'typically'}",
+    ]

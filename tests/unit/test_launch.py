@@ -1,0 +1,101 @@
+"""What the launchers' variables mean, and who speaks."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from cmm.core.errors import InputMissingError, UsageError
+from cmm.runtime import launch
+from cmm.runtime.launch import Launch, check_world, detect, refuse
+
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+MPICH = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0"}
+SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "1"}
+VARIABLES = {*OPEN_MPI, *MPICH, *SLURM, "PMIX_RANK"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank", "size", "local"),
+    [
+        ({}, None, None, None),
+        (OPEN_MPI, 3, 6, 1),
+        (MPICH, 2, 4, 0),
+        (SLURM, 1, 2, 1),
+        ({**OPEN_MPI, **SLURM}, 3, 6, 1),  # mpirun in an allocation: Slurm's count daemons
+        ({**MPICH, **SLURM}, 2, 4, 0),
+        ({**OPEN_MPI, **MPICH}, 3, 6, 1),
+        ({"PMIX_RANK": "5", **SLURM}, 5, 2, 1),  # srun --mpi=pmix: the size is Slurm's
+        ({"PMIX_RANK": "5"}, 5, None, None),
+        ({"OMPI_COMM_WORLD_SIZE": "6", **SLURM}, None, None, None),  # an MPI that gives no rank: not Slurm's either
+        ({"SLURM_PROCID": "0"}, None, None, None),  # a batch script without srun
+        ({"PMI_RANK": "x", "PMI_SIZE": "4"}, None, None, None),
+        ({"PMI_RANK": "-1", "PMI_SIZE": "4"}, None, None, None),
+        ({"PMI_RANK": "", "PMI_SIZE": ""}, None, None, None),
+    ],
+)
+def test_rank_and_size(environ: dict[str, str], rank: int | None, size: int | None, local: int | None) -> None:
+    found = detect(environ)
+    assert (found.rank, found.size, found.local_rank) == (rank, size, local)
+    assert found.first == (rank is None or rank == 0)
+
+
+@pytest.fixture
+def as_launched(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(launch, "SILENT_WAIT", 0.0)
+    return monkeypatch
+
+
+def give(patch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
+    for name, value in environ.items():
+        patch.setenv(name, value)
+
+
+def test_a_mismatched_launcher_is_refused(as_launched: pytest.MonkeyPatch) -> None:
+    check_world(1)
+    check_world(7)  # no launcher: nothing to compare with
+    give(as_launched, OPEN_MPI)
+    check_world(6)
+    with pytest.raises(UsageError, match=r"Open MPI's mpirun started 6 ranks, but MPI sees 1.*Use the mpirun"):
+        check_world(1)
+
+
+@pytest.mark.parametrize("environ", [{}, {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0"}, {**MPICH, "PMI_RANK": "0"}])
+def test_the_first_rank_speaks(as_launched: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+                               environ: dict[str, str]) -> None:  # fmt: skip
+    give(as_launched, environ)
+    assert refuse(UsageError("--x", "must be y", "z", "Use y.")) == 64
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "cmm: --x: must be y; got z. Use y.\n")
+
+
+@pytest.mark.parametrize("environ", [OPEN_MPI, MPICH, SLURM])
+def test_the_others_are_silent(as_launched: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+                               environ: dict[str, str]) -> None:  # fmt: skip
+    give(as_launched, environ)
+    assert refuse(UsageError("--x", "must be y", "z", "Use y.")) == 64
+    assert capfd.readouterr() == ("", "")
+
+
+def test_one_rank_on_each_other_node_speaks_of_what_is_missing_there(
+    as_launched: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    error = InputMissingError("JOB.toml", "must be a readable file", "j", "No such file.")
+    give(as_launched, MPICH)
+    assert refuse(error, everywhere=False) == 66
+    assert capfd.readouterr().err.startswith(f"cmm: on {socket.gethostname()}: JOB.toml: ")
+    give(as_launched, {"MPI_LOCALRANKID": "1"})
+    assert refuse(error, everywhere=False) == 66
+    assert capfd.readouterr().err == ""
+
+
+def test_the_environment_is_read_when_asked(as_launched: pytest.MonkeyPatch) -> None:
+    assert launch.my_rank() is None
+    give(as_launched, OPEN_MPI)
+    assert (launch.my_rank(), launch.world_size()) == (3, 6)
+    assert detect() == Launch(3, 6, 1, "Open MPI's mpirun")
+    assert "OMPI_COMM_WORLD_RANK" in os.environ
