@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from importlib import import_module
-from importlib.util import find_spec
 from typing import ClassVar
 
 import numpy as np
@@ -139,13 +138,14 @@ class FactoredRaptor(Code):
 
     def _prepare(self) -> None:
         self.refuse_split()
-        if self.params["construction"] == "systematic":
-            self.construction: Construction = Systematic(self)
-        elif find_spec("cmm.codes.fr_paper") is None:
-            raise UsageError("--param construction", "paper is not available in this version", "'paper'",
-                             "Use construction=systematic.")  # fmt: skip
-        else:
-            self.construction = import_module("cmm.codes.fr_paper").Paper(self)
+        if self.params["construction"] == "paper":
+            self.construction: Construction = import_module("cmm.codes.fr_paper").Paper(self)
+            return
+        for name in ("outer", "omega", "infeasible"):
+            if self.params[name] is not None:
+                raise UsageError(f"--param {name}", "belongs to construction=paper", repr(self.params[name]),
+                                 f"Add --param construction=paper, or leave {name} out.")  # fmt: skip
+        self.construction = Systematic(self)
 
     def _task(self, index: int) -> Assignment:
         return self.construction.task(index)

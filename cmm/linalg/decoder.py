@@ -8,7 +8,6 @@ there; a successful one stays valid, because more results never take anything aw
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -188,14 +187,15 @@ class Decoder:
             self._refuse(FailureKind.ILL_CONDITIONED, message, 1)
         else:
             used, take = self._used(factors.rows, len(system.rows))
+            rows = tuple(system.rows[k] for k in used)
+            known = sum(len(row.indices) for row in rows) - int(system.counts[used].sum())
             plan = LuPlan(
                 method="lu", unknowns=self.unknowns, direct=system.direct, missing=system.missing,
-                sources=tuple(system.keys[k] for k in used), rows=tuple(system.rows[k] for k in used),
-                rank=sigma, condition=factors.condition, reason=reason, realify=self.realify,
-                factors=factors, take=take,
+                sources=tuple(system.keys[k] for k in used), rows=rows,
+                rank=sigma, condition=factors.condition, block_operations=known + sigma * sigma, reason=reason,
+                realify=self.realify, factors=factors, take=take,
             )  # fmt: skip
-            operations = int(plan.known_coefficients.nnz) + sigma * sigma
-            self._accept(replace(plan, block_operations=operations))
+            self._accept(plan)
 
     @staticmethod
     def _used(picked: IntArray, rows: int) -> tuple[list[int], IntArray]:

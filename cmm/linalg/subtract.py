@@ -43,11 +43,14 @@ class Subtraction:
         r = partition.bounds_r
         self._row_runs = [(i0, i1, C[r[i0] : r[i1]].reshape(i1 - i0, -1, partition.t)) for i0, i1 in runs(r)]
         self._wide = np.dtype(np.complex128 if complex_data else np.float64)
-        self._used: IntArray = np.flatnonzero(np.diff(plan.known_coefficients.tocsc().indptr))
-        self._sparse: sp.csr_array = plan.known_coefficients[:, self._used]
-        self.fast, self.workspace = False, len(self._used)
-        if self._sparse.nnz and all(row.factors is not None for row in plan.rows):
+        self._known = plan.known_coefficients
+        self.fast = False
+        if self._known.nnz and all(row.factors is not None for row in plan.rows):
             self._factor(plan)
+        if not self.fast:
+            self._used: IntArray = np.unique(self._known.indices)
+            self._sparse: sp.csr_array = self._known[:, self._used]
+            self.workspace = len(self._used)
 
     def _factor(self, plan: Plan) -> None:
         """Distinct a's (distinct, m), all b's (sources, n) sorted by their a; use them when that is faster."""
@@ -56,7 +59,7 @@ class Subtraction:
         index: dict[bytes, int] = {}
         owner = np.array([index.setdefault(a.key, len(index)) for a, _ in factors], dtype=np.intp)
         gemm = len(index) * (grid.K + grid.n) + len(factors) * grid.n
-        if gemm >= FLOPS_PER_AXPY * self._sparse.nnz:
+        if gemm >= FLOPS_PER_AXPY * self._known.nnz:
             return
         self.fast = True
         self._order = np.argsort(owner, kind="stable")
@@ -74,7 +77,7 @@ class Subtraction:
 
         Real coefficients act on real and imaginary parts of complex data alike, so those count as twice the columns.
         """
-        if not self._sparse.nnz:
+        if not self._known.nnz:
             return results
         if not self.fast:
             return self._apply_sparse(rows, cols, results)

@@ -102,7 +102,56 @@ def test_dtypes(make_inputs: Make, dtype: str) -> None:
     assert done.returncode == 0, done
     report = report_of(inputs)
     assert inputs.error() <= max(report["decoding"]["error_estimate"], 1e-6 if dtype in ("f4", "c8") else 1e-13)
-    assert np.load(inputs.out).dtype == {"f4": "f4", "c8": "c8", "c16": "c16"}.get(dtype, "f8")
+    assert np.load(inputs.out).dtype == {"f4": "f4", "c8": "c8", "c16": "c16", "i2": "i8"}.get(dtype, "f8")
+
+
+def save(inputs: Inputs, A: Any, B: Any) -> Inputs:
+    changed = Inputs(A, B, inputs.folder)
+    np.save(changed.a, A)
+    np.save(changed.b, B)
+    return changed
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4"])
+def test_columns_of_any_size_with_a_frozen_worker(make_inputs: Make, dtype: str) -> None:
+    """Columns times 10^±250 (±15 in single precision). Elements of C beyond the range are left out of the promise."""
+    inputs, rng = make_inputs(300, 120, 90, dtype), np.random.default_rng(3)
+    reach = 250 if dtype == "f8" else 15
+    pa, pb = (10.0 ** rng.uniform(-reach, reach, size) for size in (120, 90))
+    inputs = save(inputs, (inputs.A * pa).astype(dtype), (inputs.B * pb).astype(dtype))
+    done = mpirun(4, *RUN, *inputs.flags, "--grid", "4x4", "--inject", "freeze:1", timeout=60)
+    assert done.returncode == 0, done
+    assert report_of(inputs)["decoding"]["missing_blocks"] > 0
+    A, B, C = inputs.A.astype(np.longdouble), inputs.B.astype(np.longdouble), np.load(inputs.out)
+    norms = np.outer(np.linalg.norm(A, axis=0), np.linalg.norm(B, axis=0))
+    info = np.finfo(dtype)
+    inside = (norms < float(info.max) / 4) & (norms > float(info.smallest_normal) * 1e16)
+    assert inside.mean() > 0.3
+    error = np.abs(C.astype(np.longdouble) - A.T @ B)[inside] / norms[inside]
+    assert float(error.max()) <= (1e-11 if dtype == "f8" else report_of(inputs)["decoding"]["tolerance"])
+
+
+def test_int16_is_exact_with_a_frozen_worker(make_inputs: Make) -> None:
+    inputs, rng = make_inputs(10, 10, 10), np.random.default_rng(4)
+    A = rng.integers(-(2**15), 2**15, (500, 90)).astype("i2")
+    inputs = save(inputs, A, A)
+    done = mpirun(4, *RUN, *inputs.flags, "--grid", "4x4", "--inject", "freeze:1", timeout=60)
+    assert done.returncode == 0, done
+    C, report = np.load(inputs.out), report_of(inputs)
+    assert C.dtype == np.int64
+    np.testing.assert_array_equal(C, A.astype(np.int64).T @ A.astype(np.int64))
+    assert report["decoding"]["missing_blocks"] > 0
+    assert report["code"]["params"]["coefficients"] == "integers"
+
+
+@pytest.mark.parametrize("dispatch", ["pull", "oneshot"])
+def test_the_papers_construction(make_inputs: Make, dispatch: str) -> None:
+    inputs = make_inputs(400, 300, 200)
+    flags = ("--grid", "10x10", "--tasks", "160", "--param", "construction=paper", "--param", "outer=12x12")
+    done = mpirun(6, *RUN, *inputs.flags, *flags, "--dispatch", dispatch, "--inject", "freeze:2,4", timeout=60)
+    assert done.returncode == 0, done
+    assert inputs.error() <= 1e-11
+    assert report_of(inputs)["decoding"]["method"] == "inactivation"
 
 
 def test_give_up_is_exit_code_4_and_leaves_no_output(make_inputs: Make) -> None:
@@ -169,9 +218,8 @@ def damaged(kind: str, inputs: Inputs) -> tuple[list[str], int]:
     if kind == "mismatched":
         np.save(a, np.ones((31, 4)))
         return [], 65
-    if kind == "nonfinite":
-        inputs.A[3, 2] = np.nan
-        np.save(a, inputs.A)
+    if kind == "large integers":
+        np.save(a, np.full((30, 20), 2**60))
         return [], 65
     if kind == "existing output":
         Path(inputs.out).write_bytes(b"precious")
@@ -187,7 +235,7 @@ def damaged(kind: str, inputs: Inputs) -> tuple[list[str], int]:
     }[kind]
 
 
-KINDS = ["missing", "directory", "truncated", "objects", "mismatched", "nonfinite", "existing output", "bad flag",
+KINDS = ["missing", "directory", "truncated", "objects", "mismatched", "large integers", "existing output", "bad flag",
          "unknown code", "bad parameter", "few tasks", "large grid", "wrong rank", "no directory"]  # fmt: skip
 
 
@@ -210,9 +258,12 @@ def test_singletons_are_refused(make_inputs: Make) -> None:
     """A launcher of another MPI starts N worlds of one rank each."""
     inputs = make_inputs(30, 20, 10)
     name = "PMI_SIZE" if "mpich" in _mpi() else "OMPI_COMM_WORLD_SIZE"
-    done = python("-c", f"import os; os.environ['{name}']='3'; os.environ['{name.replace('SIZE', 'RANK')}']='0'\n"
-                  "import cmm.runtime.launch as launch\nfrom cmm.core.errors import UsageError\n"
-                  "import sys\ntry:\n    launch.check_world(1)\nexcept UsageError as e:\n    sys.exit(launch.refuse(e))")  # fmt: skip
+    code = (
+        f"import os, sys; os.environ['{name}']='3'; os.environ['{name.replace('SIZE', 'RANK')}']='0'\n"
+        "import cmm.runtime.launch as launch\nfrom cmm.core.errors import UsageError\n"
+        "try:\n    launch.check_world(1)\nexcept UsageError as error:\n    sys.exit(launch.refuse(error))"
+    )
+    done = python("-c", code)
     assert done.returncode == 64, done
     assert "another MPI" in done.stderr
     assert not os.path.exists(inputs.out)

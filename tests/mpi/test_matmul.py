@@ -157,7 +157,7 @@ def test_columns_of_wildly_different_size(comm: Any, dtype: str) -> None:
     pa, pb = (10.0 ** rng.uniform(-reach, reach, size) for size in (31, 27))
     A, B = draw(15, 50, 31, dtype), draw(16, 50, 27, dtype)
     inject = ["slow:1:200"] if comm.size > 2 else []
-    C, report = product(comm, (A * pa).astype(dtype), (B * pb).astype(dtype), grid="4x4", inject=inject)
+    C, _ = product(comm, (A * pa).astype(dtype), (B * pb).astype(dtype), grid="4x4", inject=inject)
     if comm.rank == 0:
         A, B = (A * pa).astype(dtype), (B * pb).astype(dtype)
         wide = np.longdouble if np.dtype(dtype).kind == "f" else np.clongdouble
