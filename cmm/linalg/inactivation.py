@@ -37,6 +37,7 @@ LU_ALWAYS_UP_TO = 500  # missing blocks: making a schedule would take longer tha
 LU_NEVER_FROM = 5000  # missing blocks: the LU of the coefficients takes ten seconds or more, and memory of its own
 PASS_COST = 20.0  # a block multiply-add of a sparse pass against one of the LU's substitution (BLAS-3), measured
 DENSE_COST = 1.5  # the same for one of the dense stage, which is small
+TIE = 1.3  # up to so many times the LU's cost inactivation is preferred: with its refinement it is more accurate
 
 VERIFY_VARIABLE = "CMM_VERIFY_DECODER"
 
@@ -60,7 +61,7 @@ class InactivationPlan(Plan):
     def _solve(self, results: Array) -> Array:
         equations = self._equations(results, self.take)
         if np.iscomplexobj(equations) and not np.iscomplexobj(self.solver.system.matrix.data):
-            symbols = self.solver.decode(equations.view(np.float64))
+            symbols = self.solver.decode(np.ascontiguousarray(equations).view(np.float64))
             real: Array = symbols[self.wanted]
             return real.view(np.complex128)
         chosen: Array = self.solver.decode(equations)[self.wanted]
@@ -197,8 +198,8 @@ def sparse_plan(system: Residual, method: str = "auto") -> tuple[InactivationPla
     """The inactivation plan where it is to be used, else None (use the LU); and the reason.
 
     The cost model counts block multiply-adds: σ² for the LU, in triangular solves (BLAS-3); for inactivation those
-    recorded, each of a pass counting PASS_COST times (memory-bound), of the dense stage DENSE_COST times. Raises
-    DecodingError where the LU is out of the question too.
+    recorded, each of a pass counting PASS_COST times (memory-bound), of the dense stage DENSE_COST times. A TIE goes to
+    inactivation. Raises DecodingError where the LU is out of the question too.
     """
     sigma = len(system.missing)
     if method not in ("auto", "inactivation") or (method == "auto" and sigma <= LU_ALWAYS_UP_TO):
@@ -214,7 +215,7 @@ def sparse_plan(system: Residual, method: str = "auto") -> tuple[InactivationPla
     if plan is None:
         return None, f"dense LU of {sigma} missing blocks: more than {most_inactive(system)} would be inactive"
     reason = f"{plan.inactivations} inactive of {sigma}: {sparse_cost(plan):.3g} weighted operations, LU {sigma**2:.3g}"
-    if not forced and sparse_cost(plan) >= sigma**2:
+    if not forced and sparse_cost(plan) > TIE * sigma**2:
         return None, f"dense LU of {sigma} missing blocks: inactivation would leave {reason}"
     return replace(plan, reason=f"inactivation leaves {reason}"), reason
 
@@ -229,4 +230,4 @@ def sparse_cost(plan: InactivationPlan) -> float:
 def most_inactive(system: Residual) -> int:
     """Inactive symbols beyond which two passes and a dense stage of that size cost more than the LU's σ²."""
     sigma, passes = len(system.missing), 2 * PASS_COST * system.equations.nnz
-    return int(np.sqrt(max(float(sigma) ** 2 - passes, 0.0) / (1.5 * DENSE_COST)))
+    return int(np.sqrt(max(TIE * float(sigma) ** 2 - passes, 0.0) / (1.5 * DENSE_COST)))

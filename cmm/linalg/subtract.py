@@ -42,6 +42,7 @@ class Subtraction:
         complex_data = slots[0].view.dtype.kind == "c"
         r = partition.bounds_r
         self._row_runs = [(i0, i1, C[r[i0] : r[i1]].reshape(i1 - i0, -1, partition.t)) for i0, i1 in runs(r)]
+        self._column_runs = runs(partition.bounds_t)
         self._wide = np.dtype(np.complex128 if complex_data else np.float64)
         self._known = plan.known_coefficients
         self.fast = False
@@ -147,7 +148,7 @@ class Subtraction:
         total = total.reshape(len(self._a), rows.stop - rows.start, -1)
         bounds = self._partition.bounds_t
         parts = []
-        for j0, j1 in runs(bounds):
+        for j0, j1 in self._column_runs:
             columns = total[:, :, pairs * bounds[j0] : pairs * bounds[j1]]
             parts.append((j0, j1, columns.reshape(*columns.shape[:2], j1 - j0, -1)))
         return parts
@@ -156,6 +157,8 @@ class Subtraction:
 def _mix(a: Array, part: Array, wide: np.dtype[Any], pairs: int) -> Array:
     """a (distinct, i) times part (i, rows, ...), flattened: no copy where part's rows lie together in C."""
     flat = part.astype(wide, copy=False).reshape(len(part), -1)  # a view when all columns of C are taken
+    if flat.strides[-1] != flat.itemsize:  # single columns
+        flat = np.ascontiguousarray(flat)
     if pairs == 2:
         flat = flat.view(np.float64)
     if np.iscomplexobj(a) and not np.iscomplexobj(flat):

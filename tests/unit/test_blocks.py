@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cmm.core.errors import DataError, InternalError
 from cmm.core.grid import Grid, Partition
-from cmm.linalg import blocks
+from cmm.linalg import blocks, subtract
 from cmm.linalg.blocks import BlockStore
 from cmm.linalg.plan import Plan
 from cmm.linalg.rows import rows_of
@@ -73,7 +73,7 @@ def test_any_shape_order_and_loss(data: st.DataObject) -> None:
     assert np.abs(bench.store.C - wide).max() <= limit(bench, plan) * len(bench.A) * A.max() * B.max()
 
 
-@pytest.mark.parametrize(("r", "t"), [(40, 48), (43, 48), (40, 53), (43, 53)])
+@pytest.mark.parametrize(("r", "t"), [(40, 48), (43, 48), (40, 53), (43, 53), (8, 48), (9, 53)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("workspace", [1, 3000, 1 << 20])
 def test_the_gemm_form_equals_the_sparse_product(
@@ -81,6 +81,7 @@ def test_the_gemm_form_equals_the_sparse_product(
 ) -> None:
     grid, rng = Grid(8, 8), np.random.default_rng(5)
     monkeypatch.setattr(blocks, "WORKSPACE_BYTES", workspace)
+    monkeypatch.setattr(subtract, "MIXED_BYTES", workspace)
     results = []
     for fast in (True, False):
         rng = np.random.default_rng(5)
@@ -99,7 +100,7 @@ def test_the_gemm_form_equals_the_sparse_product(
 
 
 def test_complex_combinations_of_real_data_subtract_by_gemm_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cmm.linalg.subtract.FLOPS_PER_AXPY", 1e9)
+    monkeypatch.setattr(subtract, "FLOPS_PER_AXPY", 1e9)
     bench, plan = run(Grid(5, 4), (20, 23, 19), "f8", seed=3, phases=True, shuffled=False)
     assert Subtraction(plan, bench.partition, bench.store.C, bench.store._slots).fast
     assert bench.error() <= limit(bench, plan)

@@ -94,12 +94,6 @@ def test_too_few_tasks_are_refused(name: str) -> None:
     assert caught.value.exit_code is ExitCode.USAGE
 
 
-def test_the_published_construction_is_refused_while_it_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cmm.codes.fr.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"not available.*construction=systematic"):
-        make("fr", params={"construction": "paper"})
-
-
 # ---- coefficients ----------------------------------------------------------------------------------------------
 
 

@@ -84,7 +84,8 @@ def test_parity_rows_are_scaled_so_that_coded_chunks_are_as_large_as_chunks() ->
     [(lambda: paper(outer="9x12"), "outer", "9x12"), (lambda: paper(outer="twelve"), "grid", "twelve"),
      (lambda: paper("4x4", 40, omega="fr"), "omega", "66"), (lambda: flt(omega="r10"), "omega", "40"),
      (lambda: flt(pair_rule="widest"), "pair_rule", "widest"), (lambda: flt(omega="0.5y"), "omega", "0.5y"),
-     (lambda: flt("2x3x3"), "grid", "2x3x3")],
+     (lambda: flt("2x3x3"), "grid", "2x3x3"),
+     (lambda: FactoredRaptor(Grid(4, 4), 24, params={"outer": "6x6"}), "outer", "6x6")],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_its_value(build: Any, argument: str, value: str) -> None:
     with pytest.raises(UsageError) as caught:
