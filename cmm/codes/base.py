@@ -33,6 +33,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cmm.codes.sizes import squarest
 from cmm.core.errors import UsageError
 from cmm.core.grid import Grid
 from cmm.core.rng import generator
@@ -79,14 +80,18 @@ class Code(ABC):
     recovery: ClassVar[str]
     good_for: ClassVar[str]
     parameters: ClassVar[Mapping[str, Parameter]] = {}
-    complex_coefficients: ClassVar[bool] = False
+    complex_coefficients: bool = False
+    fixed_pool: ClassVar[bool] = False
+    """Neither repairs nor copies on demand: the P chosen by default has spare tasks under pull dispatch too."""
+    most_spare: ClassVar[int | None] = None
+    """Spare tasks at most when P is chosen: the condition of structured codes grows with every one."""
 
     def __init__(self, grid: Grid, tasks: int, seed: int = 0, dispatch: str = "pull",
                  params: Mapping[str, Any] | None = None) -> None:  # fmt: skip
         if dispatch not in ("pull", "oneshot"):
             raise UsageError("--dispatch", "must be pull or oneshot", repr(dispatch), "Choose one of them.")
         self.grid, self.P, self.seed, self.dispatch = grid, tasks, seed, dispatch
-        self.params = self._checked(params or {})
+        self.params = self.checked(params or {})
         if tasks < self.minimum_tasks():
             raise UsageError("--tasks", f"must be at least {self.minimum_tasks()} for {self.name} on a {grid} grid",
                              tasks, f"Use --tasks {self.minimum_tasks()} or more, or a smaller --grid.")  # fmt: skip
@@ -123,6 +128,21 @@ class Code(ABC):
         """Results that redundancy is planned for when P is chosen from the number of workers (defaults.py)."""
         return cls.minimum_for(grid)
 
+    @classmethod
+    def needs(cls, grid: Grid, params: Mapping[str, Any]) -> tuple[int, int]:
+        """(`minimum_for`, `results_for`) with these parameters, where they matter."""
+        return cls.minimum_for(grid), cls.results_for(grid)
+
+    @classmethod
+    def default_grid(cls, limit: int, s: int, r: int, t: int, params: Mapping[str, Any]) -> Grid:
+        """The grid to choose for a code that should get along with about `limit` results; sides within s, r and t."""
+        return squarest(limit, r, t)
+
+    @classmethod
+    def default_tasks(cls, grid: Grid, params: Mapping[str, Any], workers: int, late: int) -> int | None:
+        """P to choose for W workers of which `late` may not answer; None: by the general rule (defaults.py)."""
+        return None
+
     @property
     def integer_weights(self) -> tuple[int, int] | None:
         """(largest sum of |coefficients| of one operand of A, the same of B) when all coefficients are integers, so
@@ -136,13 +156,14 @@ class Code(ABC):
 
     def minimum_tasks(self) -> int:
         """The least P that can ever decode."""
-        return self.minimum_for(self.grid)
+        return self.needs(self.grid, self.params)[0]
 
-    def refuse_split(self) -> None:
-        """For schemes that do not split the shared dimension. Raises UsageError when p != 1."""
+    def refuse_split(self, *instead: str) -> None:
+        """For schemes that do not split the shared dimension. Raises UsageError when p != 1, naming codes that do."""
         if self.grid.p != 1:
+            others = " or ".join(instead or ("uncoded", "replication"))
             raise UsageError("--grid", f"{self.name} does not split the shared dimension", self.grid,
-                             f"Use {self.grid.m}x{self.grid.n}, or --code uncoded or replication.")  # fmt: skip
+                             f"Use {self.grid.m}x{self.grid.n}, or --code {others}.")  # fmt: skip
 
     def _prepare(self) -> None:
         """Called once, after parameters are checked: derive what `_task` needs; refuse what cannot work."""
@@ -206,7 +227,8 @@ class Code(ABC):
                 f"seed={self.seed}, dispatch={self.dispatch!r}, params={dict(self.params)!r})")  # fmt: skip
 
     @classmethod
-    def _checked(cls, params: Mapping[str, Any]) -> dict[str, Any]:
+    def checked(cls, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of all parameters, read from those given. Raises UsageError for unknown or unreadable ones."""
         values = {name: parameter.default for name, parameter in cls.parameters.items()}
         for name, value in params.items():
             if name not in cls.parameters:

@@ -8,10 +8,12 @@ data per task as possible, r/m + t/n smallest, which is square for a square C; n
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from cmm.codes.base import Code
 from cmm.codes.registry import code_class
+from cmm.codes.sizes import pool
 from cmm.core.errors import UsageError
 from cmm.core.grid import Grid, Partition
 
@@ -27,55 +29,63 @@ def stragglers(workers: int) -> int:
 
 
 def choose(workers: int, s: int, r: int, t: int, *, code: str = "fr", grid: Grid | None = None,
-           tasks: int | None = None, dispatch: str = "pull") -> tuple[Grid, int]:  # fmt: skip
+           tasks: int | None = None, dispatch: str = "pull",
+           params: Mapping[str, Any] | None = None) -> tuple[Grid, int]:  # fmt: skip
     """Grid and number of tasks P for W workers and C of r x t with shared dimension s (any of them may be 0 or 1).
 
     Parameters
     ----------
     grid, tasks : what the user gave, None to choose. For pull, P without `tasks` is the number of fixed tasks: repairs
         come on top, without a bound.
+    params : the code's parameters that the user gave; some codes need more or fewer tasks with some of them
 
     Raises
     ------
-    UsageError : unknown code or dispatch, fewer than one worker, a grid larger than the matrix, too few tasks
+    UsageError : unknown code, parameter or dispatch, fewer than one worker, a grid larger than the matrix, too few
+        tasks
     """
     cls = code_class(code)
     if dispatch not in ("pull", "oneshot"):
         raise UsageError("--dispatch", "must be pull or oneshot", repr(dispatch), "Choose one of them.")
     if workers < 1:
         raise UsageError("--workers", "must be at least 1", workers, "A single rank counts as one worker.")
+    values = cls.checked(params or {})
     if grid is None:
-        grid = _chosen_grid(_most_blocks(workers, cls, tasks, dispatch), r, t, cls, dispatch)
+        most = _most_blocks(workers, cls, tasks, dispatch)
+        grid = _chosen_grid(most, lambda limit: cls.default_grid(limit, s, r, t, values), cls, values, dispatch)
     Partition(grid, s, r, t)
-    least = cls.minimum_for(grid)
+    least = cls.needs(grid, values)[0]
     if tasks is None:
-        tasks = least if dispatch == "pull" else _oneshot_tasks(workers, cls, grid)
+        tasks = _chosen_tasks(workers, cls, grid, values, dispatch)
     if tasks < least:
         raise UsageError("--tasks", f"must be at least {least} for {code} on a {grid} grid", tasks,
                          f"Use --tasks {least} or more, or a smaller --grid.")  # fmt: skip
     return grid, tasks
 
 
-def _chosen_grid(limit: int, r: int, t: int, cls: type[Code], dispatch: str) -> Grid:
-    """The squarest grid of up to `limit` blocks; under oneshot of as many as typically decode from `limit` results."""
-    grid = squarest(limit, r, t)
-    if dispatch == "pull" or cls.results_for(grid) == cls.minimum_for(grid):
+def for_data(code: str, given: Mapping[str, Any], *, complex_data: bool, exact: bool) -> dict[str, Any]:
+    """The user's parameters with what the data ask for: nodes for complex data, integer coefficients for integers."""
+    known, params = code_class(code).parameters, dict(given)
+    if exact and "coefficients" in known:
+        params.setdefault("coefficients", "integers")
+    if complex_data and "data" in known:
+        params.setdefault("data", "complex")
+    return params
+
+
+def _chosen_grid(limit: int, grid_of: Callable[[int], Grid], cls: type[Code], params: Mapping[str, Any],
+                 dispatch: str) -> Grid:  # fmt: skip
+    """The code's grid for up to `limit` blocks; under oneshot for as many as typically decode from `limit` results."""
+    grid = grid_of(limit)
+    least, results = cls.needs(grid, params)
+    if dispatch == "pull" or results == least:
         return grid
     low, high = 1, limit
     while low < high:
         middle = (low + high + 1) // 2
-        fits = cls.results_for(squarest(middle, r, t)) <= limit
+        fits = cls.needs(grid_of(middle), params)[1] <= limit
         low, high = (middle, high) if fits else (low, middle - 1)
-    return squarest(low, r, t)
-
-
-def squarest(limit: int, r: int, t: int) -> Grid:
-    """The m x n grid with mn <= limit, m <= r, n <= t that needs least operand data per task (r/m + t/n); among equals
-    the most blocks, then m <= n."""
-    rows, columns = max(r, 1), max(t, 1)
-    candidates = ((m, min(columns, limit // m)) for m in range(1, min(limit, rows) + 1))
-    m, n = min(candidates, key=lambda side: (rows / side[0] + columns / side[1], -side[0] * side[1], side[0]))
-    return Grid(m, n)
+    return grid_of(low)
 
 
 def _most_blocks(workers: int, cls: type[Code], tasks: int | None, dispatch: str) -> int:
@@ -94,14 +104,18 @@ def _most_blocks(workers: int, cls: type[Code], tasks: int | None, dispatch: str
     return max(1, available * (workers - late) // workers)
 
 
-def _oneshot_tasks(workers: int, cls: type[Code], grid: Grid) -> int:
-    """P such that the results of W - stragglers workers suffice; a multiple of W, so that all have equal work."""
-    least, late = cls.minimum_for(grid), stragglers(workers)
-    if cls.name == "uncoded":
+def _chosen_tasks(workers: int, cls: type[Code], grid: Grid, params: Mapping[str, Any], dispatch: str) -> int:
+    """Pull: as many as the code needs, and spare ones where it can make none on demand. Oneshot: so many that the
+    results of W - stragglers workers suffice; a multiple of W, so that all have equal work."""
+    (least, results), late = cls.needs(grid, params), stragglers(workers)
+    own = cls.default_tasks(grid, params, workers, late)
+    if own is not None:
+        return own
+    if cls.name == "uncoded" or (dispatch == "pull" and not cls.fixed_pool):
         return least
     if cls.name == "replication":
         return max(workers, (late + 1) * least)
-    return workers * math.ceil(cls.results_for(grid) / (workers - late))
+    return max(least, pool(results, workers, late, dispatch, cls.most_spare))
 
 
 def encoding_is_cheaper(grid: Grid, s: int, r: int, t: int) -> bool:

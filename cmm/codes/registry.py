@@ -15,10 +15,21 @@ if TYPE_CHECKING:
     from cmm.codes.base import Code
 
 CODES: dict[str, str] = {
+    "entangled": "cmm.codes.entangled:Entangled",
     "flt": "cmm.codes.flt:FactoredLT",
     "fr": "cmm.codes.fr:FactoredRaptor",
+    "fractional-repetition": "cmm.codes.fractional:FractionalRepetition",
+    "lt": "cmm.codes.lt:LubyTransform",
+    "matdot": "cmm.codes.matdot:MatDot",
+    "mds": "cmm.codes.mds:OneDimensionalMDS",
+    "orthomatdot": "cmm.codes.orthomatdot:OrthoMatDot",
+    "orthopoly": "cmm.codes.orthopoly:OrthoPoly",
+    "polynomial": "cmm.codes.polynomial:Polynomial",
+    "product": "cmm.codes.product:ProductCode",
     "replication": "cmm.codes.replication:Replication",
     "rkrp": "cmm.codes.rkrp:RandomKhatriRao",
+    "rotation": "cmm.codes.rotation:Rotation",
+    "sparse": "cmm.codes.sparse:SparseCode",
     "uncoded": "cmm.codes.uncoded:Uncoded",
 }
 

@@ -91,12 +91,8 @@ class Probe:
 
 def probe(solver: SparseSolver) -> Probe:
     """Decode PROBE_COLUMNS columns of N(0, 1) blocks (seeded: the plan depends on the coefficients only)."""
-    system, rng = solver.system, np.random.default_rng(solver.system.results)
-    truth = rng.standard_normal((system.symbols, PROBE_COLUMNS))
-    truth[system.known] = 0.0
-    if system.outer is not None:
-        system.outer.encode(truth)
-    results, errors = system.matrix @ truth, []
+    truth, results = solver.system.random_columns(PROBE_COLUMNS)
+    errors = []
     for refine in (False, True):
         solver.refine = refine
         with np.errstate(all="ignore"):

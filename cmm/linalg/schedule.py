@@ -56,6 +56,14 @@ class SparseSystem:
     def results(self) -> int:
         return int(self.matrix.shape[0])
 
+    def random_columns(self, count: int) -> tuple[Array, Array]:
+        """(symbols, results) of `count` columns of N(0, 1) blocks, known ones zero; seeded by the number of results."""
+        truth = np.random.default_rng(self.results).standard_normal((self.symbols, count))
+        truth[self.known] = 0.0
+        if self.outer is not None:
+            self.outer.encode(truth)
+        return truth, self.matrix @ truth
+
 
 @dataclass(frozen=True, eq=False)
 class LineStep:

@@ -16,11 +16,14 @@ SLACK = 1e4  # rounding errors allowed, in units of eps times the largest number
 
 
 def check(solver: SparseSolver) -> None:
-    """All phases that do not need results."""
+    """All phases: schedule, dependence on inactive symbols, dense stage, and the solution for a random column."""
     check_schedule(solver.schedule)
     if solver.dense is not None:
         check_dependence(solver)
         check_dense(solver)
+    if not solver.deficiency:
+        _, results = solver.system.random_columns(1)
+        check_solution(solver, solver.decode(results), results)
 
 
 def check_schedule(schedule: Schedule) -> None:

@@ -1,0 +1,90 @@
+"""Evaluation nodes of the codes that interpolate, and what they share.
+
+    equispaced   -1 ... 1, the real nodes of most experiments in papers: the condition grows like 5^K
+    chebyshev    cos((2i + 1) pi / 2P): much better, but still exponential for monomials
+    circle       P points of the unit circle, complex. Real data: of its upper half, e^(i pi (2k + 1) / 2P). A result
+                 then gives the value at the conjugate node too (its own conjugate), so half as many results decode,
+                 and conjugate nodes, which would repeat each other, are left out. Complex data (data=complex):
+                 e^(2 pi i k / P)
+    x1,x2,...    P distinct real numbers
+
+Task i has node number i * stride mod P with a stride near P / golden ratio: the first N of P nodes are then spread over
+the whole range, whatever N is, and not the left part of it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cmm.codes.base import Parameter
+from cmm.codes.coefficients import one_of
+from cmm.core.errors import UsageError
+from cmm.core.task import Array
+
+KINDS = ("equispaced", "chebyshev", "circle")
+_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"
+
+
+def read_nodes(text: str) -> str:
+    """Check a kind of nodes or a list of real numbers."""
+    word = text.strip().lower()
+    if word not in KINDS and not re.fullmatch(f"{_NUMBER}(,{_NUMBER})*", word):
+        raise ValueError(f"Choose one of {', '.join(KINDS)}, or write numbers as in -0.9,-0.3,0.3,0.9.")
+    return word
+
+
+NODE_PARAMETERS: Mapping[str, Parameter] = {
+    "nodes": Parameter(read_nodes, "chebyshev", "equispaced, chebyshev, circle (complex), or P distinct real numbers"),
+    "data": Parameter(one_of("real", "complex"), "real", "what A and B hold; matters for nodes=circle only"),
+}
+
+
+def halves(params: Mapping[str, Any]) -> bool:
+    """Whether every (complex) result of real data counts as two."""
+    return bool(params["nodes"] == "circle" and params["data"] == "real")
+
+
+def spread(count: int) -> Array:
+    """A permutation of range(count) whose every beginning is spread over it."""
+    stride = max(1, round(count * (math.sqrt(5) - 1) / 2))
+    while math.gcd(stride, count) != 1:
+        stride += 1
+    return np.arange(count) * stride % count
+
+
+def chebyshev(count: int) -> Array:
+    """Zeros of the Chebyshev polynomial T_count, decreasing."""
+    return np.cos((2 * np.arange(count) + 1) * np.pi / (2 * count))
+
+
+def node_set(count: int, params: Mapping[str, Any]) -> Array:
+    """The nodes of tasks 0 ... count - 1: (count,) float64 or complex128.
+
+    Raises UsageError for a list of another length or with a repetition (a singular node set).
+    """
+    kind = params["nodes"]
+    if kind not in KINDS:
+        return _listed(kind, count)
+    numbers = spread(count)
+    if kind == "equispaced":
+        return np.asarray(np.linspace(-1.0, 1.0, count)[numbers])
+    if kind == "chebyshev":
+        return np.asarray(chebyshev(count)[numbers])
+    turns = (2 * numbers + 1) / (4 * count) if halves(params) else numbers / count
+    return np.asarray(np.exp(2j * np.pi * turns))
+
+
+def _listed(text: str, count: int) -> Array:
+    nodes = np.array([float(word) for word in text.split(",")])
+    if len(nodes) != count:
+        raise UsageError("--param nodes", f"must be one node a task, {count} of them", f"{len(nodes)} nodes",
+                         f"Use --tasks {len(nodes)}, or nodes=chebyshev.")  # fmt: skip
+    if len(np.unique(nodes)) < count or not np.isfinite(nodes).all():
+        raise UsageError("--param nodes", "must be distinct and finite: a repeated node makes the system singular",
+                         text, "Change the repeated ones, or use nodes=chebyshev.")  # fmt: skip
+    return nodes
