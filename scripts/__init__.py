@@ -1,0 +1,1 @@
+"""Commands for a checkout; `environment` is shared with the tests."""
