@@ -63,6 +63,21 @@ def choose(workers: int, s: int, r: int, t: int, *, code: str = "fr", grid: Grid
     return grid, tasks
 
 
+def check_code(code: str, grid: Grid | None, tasks: int | None, dispatch: str, params: Mapping[str, Any],
+               workers: int) -> None:  # fmt: skip
+    """What can be said of a code before the matrices are known: parameters, and with a grid whether it can be built.
+
+    Raises UsageError as the job would.
+    """
+    cls = code_class(code)
+    cls.checked(params)
+    if grid is not None:
+        size = max(grid.m, grid.n, grid.p)  # the smallest matrix that the grid fits
+        _, tasks = choose(max(workers, 1), size, size, size, code=code, grid=grid, tasks=tasks, dispatch=dispatch,
+                          params=params)  # fmt: skip
+        cls(grid, tasks, dispatch=dispatch, params=params)
+
+
 def for_data(code: str, given: Mapping[str, Any], *, complex_data: bool, exact: bool) -> dict[str, Any]:
     """The user's parameters with what the data ask for: nodes for complex data, integer coefficients for integers."""
     known, params = code_class(code).parameters, dict(given)

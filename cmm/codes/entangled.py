@@ -1,7 +1,7 @@
 """Entangled polynomial codes: all three dimensions are split, A in p x m chunks, B in p x n.
 
 Yu, Maddah-Ali, Avestimehr, "Straggler mitigation in distributed matrix multiplication: fundamental limits and optimal
-coding", IEEE Trans. Inf. Theory 2020, section III:
+coding", IEEE Trans. Inf. Theory 2020:
 
     Ã(x) = sum_ki A_ki x^(k + i p)        B̃(x) = sum_kj B_kj x^(p - 1 - k + j p m)
     C_ij = coefficient of x^(p - 1 + i p + j p m)

@@ -17,19 +17,21 @@ A task is (s + 1) / n of the whole product, where MDS-type codes ask for 1 / (n 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 
 from cmm.codes.base import Code, Parameter, Threshold
 from cmm.core.errors import UsageError
 from cmm.core.grid import Grid, cut
 from cmm.core.task import Assignment, Combination
 from cmm.linalg.decoder import Decoder
-from cmm.linalg.plan import CombinationPlan
+from cmm.linalg.plan import CombinationPlan, SourceKey
 from cmm.linalg.rows import CodedRow, Targets
+
+Run = tuple[int, SourceKey, CodedRow]  # (piece after the last one, result, its row)
 
 
 def read_stragglers(text: str) -> int:
@@ -126,39 +128,64 @@ class FractionalRepetition(Code):
     def decoder(self, *, real_data: bool = True) -> Decoder:
         if self.grid.p == 1:
             return super().decoder(real_data=real_data)
-        return ClassDecoder(self.unknowns, self.targets, self.P, self.stragglers + 1)
+        return SumDecoder(self.grid)
 
 
-class ClassDecoder(Decoder):
-    """CMM-1: a counter for each class; the first that is complete gives C as the plain sum of its results. Otherwise
-    (results of several classes, blocks that the master computed) the general decoder."""
+class SumDecoder(Decoder):
+    """CMM-1: every result is the sum over a run of pieces, so C follows as a plain sum as soon as some runs lie end to
+    end from the first piece to the last. A complete class is one such chain; runs of several classes, and products that
+    the master computed, may form others. Without a chain the general decoder is asked."""
 
-    def __init__(self, unknowns: int, targets: Targets, tasks: int, classes: int) -> None:
-        super().__init__(unknowns, targets)
-        self._fixed, self._classes = tasks, classes
-        self._missing = [len(range(c, tasks, classes)) for c in range(classes)]
-        self._of: dict[int, tuple[CodedRow, ...]] = {}
+    def __init__(self, grid: Grid) -> None:
+        super().__init__(grid.unknowns, Targets.blocks(grid))
+        self.grid = grid
+        self._runs: list[dict[int, list[Run]]] = [{} for _ in range(grid.K)]  # block -> first piece -> runs from there
 
     def add(self, task: int, rows: Sequence[CodedRow]) -> None:
-        """Take in an accepted result; counts its class down."""
-        if task < self._fixed and task not in self._of:
-            self._of[task] = tuple(rows)
-            self._missing[task % self._classes] -= 1
+        """Take in an accepted result."""
+        if task not in self._tasks:
+            for output, row in enumerate(rows):
+                self._enter((task, output), row)
         super().add(task, rows)
 
+    def _enter(self, key: SourceKey, row: CodedRow) -> None:
+        ia, jb = np.divmod(row.indices, self.grid.chunks_b)
+        (pieces, i), (others, j) = np.divmod(ia, self.grid.m), np.divmod(jb, self.grid.n)
+        block = int(i[0]) * self.grid.n + int(j[0])
+        whole = (pieces == others).all() and (pieces == pieces[0] + np.arange(len(pieces))).all()
+        if whole and (row.values == 1).all() and (i * self.grid.n + j == block).all():
+            self._runs[block].setdefault(int(pieces[0]), []).append((int(pieces[-1]) + 1, key, row))
+
+    def _chain(self, block: int) -> list[Run] | None:
+        """The fewest runs end to end, or None (breadth first)."""
+        back: dict[int, tuple[int, Run] | None] = {0: None}
+        queue = deque([0])
+        while queue and self.grid.p not in back:
+            place = queue.popleft()
+            for run in self._runs[block].get(place, ()):
+                if run[0] not in back:
+                    back[run[0]] = place, run
+                    queue.append(run[0])
+        if self.grid.p not in back:
+            return None
+        chain, step = [], back[self.grid.p]
+        while step is not None:
+            chain.append(step[1])
+            step = back[step[0]]
+        return chain[::-1]
+
     def _attempt(self) -> None:
-        if 0 not in self._missing:
+        chains = [chain for block in range(self.grid.K) if (chain := self._chain(block)) is not None]
+        if len(chains) < self.grid.K:
             super()._attempt()
             return
-        complete = self._missing.index(0)
-        tasks, count = range(complete, self._fixed, self._classes), self.targets.count
-        sources = [(task, output) for task in tasks for output in range(count)]
-        rows = [row for task in tasks for row in self._of[task]]
+        runs = [run for chain in chains for run in chain]
+        owner = np.repeat(np.arange(self.grid.K), [len(chain) for chain in chains])
         assert self.targets.matrix is not None, "p > 1"
         self._accept(CombinationPlan(
-            method="combination", unknowns=self.unknowns, direct={}, missing=np.arange(count), sources=tuple(sources),
-            rows=tuple(rows), rank=len(sources), block_operations=len(sources),
-            reason=f"class {complete} is complete: C is the sum of its results",
-            combination=np.tile(np.eye(count), len(tasks)), take=np.arange(len(sources)),
-            targets=sp.csr_array(self.targets.matrix),
+            method="combination", unknowns=self.unknowns, direct={}, missing=np.arange(self.grid.K),
+            sources=tuple(key for _, key, _ in runs), rows=tuple(row for _, _, row in runs), rank=len(runs),
+            block_operations=len(runs), reason="sums of pieces that lie end to end",
+            combination=(owner == np.arange(self.grid.K)[:, None]).astype(np.float64), take=np.arange(len(runs)),
+            targets=self.targets.matrix,
         ))  # fmt: skip

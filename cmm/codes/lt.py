@@ -1,7 +1,7 @@
 """Rateless LT codes for matrix-vector products: sparse combinations of A's chunks, B is not cut.
 
 Mallick, Chaudhari, Sheth, Palanikumar, Joshi, "Rateless codes for near-perfect load balancing in distributed
-matrix-vector multiplication", SIGMETRICS 2020, section 3: the rows of A^T (here m chunks of A's columns, as fine as one
+matrix-vector multiplication", SIGMETRICS 2020: the rows of A^T (here m chunks of A's columns, as fine as one
 column) are encoded with an LT code, degrees from the robust soliton distribution (Luby, FOCS 2002):
 
     rho(1) = 1/m, rho(d) = 1/(d(d-1));  tau(d) = R/(dm) for d < m/R, tau(m/R) = R ln(R/delta)/m

@@ -1,12 +1,12 @@
 """One-dimensional MDS codes: A's chunks are encoded, B's are not.
 
 Lee, Lam, Pedarsani, Papailiopoulos, Ramchandran, "Speeding up distributed machine learning using codes", IEEE Trans.
-Inf. Theory 2018, section III. Grid m x 1: the results are the m products A_i^T B and P - m combinations of them, any
+Inf. Theory 2018. Grid m x 1: the results are the m products A_i^T B and P - m combinations of them, any
 m decode.
 
 With B cut too (n > 1) every chunk of B has an MDS code of its own: a task combines chunks of A and takes one chunk of
 B. P / n tasks for each; decoding can fail as long as one column of C lacks results, so P - P/n + m results are needed
-in the worst case (comparison in Yu, Maddah-Ali, Avestimehr, NIPS 2017, section 1).
+in the worst case (comparison in Yu, Maddah-Ali, Avestimehr, NIPS 2017).
 
 The code is systematic with random parity rows, as in RKRP (a generic matrix is MDS with probability one and stays well
 conditioned; a Vandermonde matrix, as in some of the literature, does not).

@@ -8,8 +8,8 @@
                  e^(2 pi i k / P)
     x1,x2,...    P distinct real numbers
 
-Task i has node number i * stride mod P with a stride near P / golden ratio: the first N of P nodes are then spread over
-the whole range, whatever N is, and not the left part of it.
+Task i has the node whose place among all is that of i / golden ratio (its fractional part) among those of all tasks:
+the first N of P nodes are then spread over the whole range, whatever N is, and not the left part of it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import numpy as np
 from cmm.codes.base import Parameter
 from cmm.codes.coefficients import one_of
 from cmm.core.errors import UsageError
-from cmm.core.task import Array
+from cmm.core.task import Array, IntArray
 
+GOLDEN = (math.sqrt(5) - 1) / 2
 KINDS = ("equispaced", "chebyshev", "circle")
 _NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"
 
@@ -49,12 +50,10 @@ def halves(params: Mapping[str, Any]) -> bool:
     return bool(params["nodes"] == "circle" and params["data"] == "real")
 
 
-def spread(count: int) -> Array:
+def spread(count: int) -> IntArray:
     """A permutation of range(count) whose every beginning is spread over it."""
-    stride = max(1, round(count * (math.sqrt(5) - 1) / 2))
-    while math.gcd(stride, count) != 1:
-        stride += 1
-    return np.arange(count) * stride % count
+    places = np.arange(count) * GOLDEN % 1.0
+    return np.argsort(np.argsort(places))
 
 
 def chebyshev(count: int) -> Array:

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebvander
 
 from cmm.codes.base import Code, Threshold
-from cmm.codes.matdot import refuse_blocks
+from cmm.codes.matdot import parts_within, refuse_blocks
 from cmm.codes.nodes import chebyshev, spread
-from cmm.codes.orthopoly import MOST_RESULTS
 from cmm.core.grid import Grid
 from cmm.core.task import Assignment, Combination
 
@@ -41,7 +40,7 @@ class OrthoMatDot(Code):
 
     @classmethod
     def default_grid(cls, limit: int, s: int, r: int, t: int, params: Mapping[str, Any]) -> Grid:
-        return Grid(1, 1, max(1, min((min(limit, MOST_RESULTS) + 1) // 2, s)))
+        return Grid(1, 1, parts_within(limit, s))
 
     def _prepare(self) -> None:
         refuse_blocks(self.name, self.grid)

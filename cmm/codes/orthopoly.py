@@ -1,14 +1,15 @@
 """OrthoPoly codes: polynomial codes in the basis of Chebyshev polynomials, at Chebyshev nodes.
 
-Fahim, Cadambe, "Numerically stable polynomially coded computing", arXiv 1903.08326 (IEEE Trans. Inf. Theory 2021),
-section on matrix multiplication. Nodes rho_i = cos((2i + 1) pi / 2P):
+Fahim, Cadambe, "Numerically stable polynomially coded computing", arXiv 1903.08326 (IEEE Trans. Inf. Theory 2021).
+Nodes rho_i = cos((2i + 1) pi / 2P):
 
-    Ã_i = sum_j A_j T_j(rho_i)        B̃_i = sum_l B_l T_lm(rho_i)
+    Ã_i = sum_j A_j q_j(rho_i)        B̃_i = sum_l B_l q_lm(rho_i)        q_0 = T_0 / sqrt(2), q_d = T_d
 
-T_j T_lm = (T_(lm+j) + T_|lm-j|) / 2, so the K products T_j T_lm span the polynomials of degree below K: any K results
-decode. The paper solves for the Chebyshev coefficients and recombines; here the rows T_j(rho) T_lm(rho) are solved as
-they are, to the same accuracy (ERRATA.md). The condition grows like P^(2 spare tasks): 267 at P = 11, K = 9 and 5e5
-at P = 31, K = 28 in the worst case, so keep few tasks spare.
+T_j T_lm = (T_(lm+j) + T_|lm-j|) / 2, so the K products q_j q_lm span the polynomials of degree below K: any K results
+decode. The paper solves for the Chebyshev coefficients and recombines; here the rows q_j(rho) q_lm(rho) are solved as
+they are, to the same accuracy (ERRATA.md). The condition grows like P^(2 spare tasks): in the worst case 267 at P = 11,
+K = 9 and 5e5 at P = 31, K = 28, so keep few tasks spare. (A basis T_1, T_2, ... as in one public implementation is
+singular at some sizes.)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cmm.codes.base import Code, Threshold
 from cmm.codes.nodes import chebyshev, spread
 from cmm.codes.sizes import squarest
 from cmm.core.grid import Grid
-from cmm.core.task import Array, Assignment, Combination
+from cmm.core.task import Assignment, Combination
 
 MOST_RESULTS = 36  # planned for by default
 
@@ -45,6 +46,7 @@ class OrthoPoly(Code):
     def _prepare(self) -> None:
         self.refuse_split("orthomatdot")
         self.basis = chebvander(chebyshev(self.P)[spread(self.P)], self.grid.K - 1)  # (P, K): T_d(rho_i)
+        self.basis[:, 0] /= np.sqrt(2.0)
 
     def _task(self, index: int) -> Assignment:
         values, m, n = self.basis[index], self.grid.m, self.grid.n
@@ -54,10 +56,3 @@ class OrthoPoly(Code):
     @property
     def recovery_threshold(self) -> Threshold:
         return Threshold(self.grid.K, certain=True)
-
-
-def chebyshev_vandermonde(rows: int, columns: int) -> Array:
-    """The system of the paper's first decoding step, T_0 / sqrt(2), T_1, ... at `rows` Chebyshev nodes."""
-    matrix: Array = chebvander(chebyshev(rows), columns - 1)
-    matrix[:, 0] /= np.sqrt(2.0)
-    return matrix

@@ -1,7 +1,7 @@
 """Polynomial codes, and the base of all codes that evaluate polynomials at nodes.
 
 Yu, Maddah-Ali, Avestimehr, "Polynomial codes: an optimal design for high-dimensional coded matrix multiplication", NIPS
-2017, section 3.2:
+2017:
 
     Ã_i = sum_j A_j x_i^j        B̃_i = sum_l B_l x_i^(l m)        Ã_i^T B̃_i = sum_jl C_jl x_i^(j + l m)
 
@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cmm.codes.base import Code, Threshold
-from cmm.codes.nodes import NODE_PARAMETERS, halves, node_set
+from cmm.codes.nodes import KINDS, NODE_PARAMETERS, halves, node_set
 from cmm.codes.sizes import squarest
 from cmm.core.grid import Grid
 from cmm.core.task import Assignment, Combination, IntArray
@@ -67,6 +67,11 @@ class NodeCode(Code):
         circle = params["nodes"] == "circle"
         most = limit * (2 if halves(params) else 1)
         return cls.grid_of(min(most, MOST_CIRCLE if circle else MOST_REAL), s, r, t)
+
+    @classmethod
+    def default_tasks(cls, grid: Grid, params: Mapping[str, Any], workers: int, late: int) -> int | None:
+        """One task for every node that was listed; otherwise by the general rule."""
+        return None if params["nodes"] in KINDS else len(params["nodes"].split(","))
 
     def _prepare(self) -> None:
         self.refuse_grid()

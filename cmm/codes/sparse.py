@@ -1,6 +1,6 @@
 """Sparse codes: a task is a random weighted sum of a few whole products.
 
-Wang, Liu, Shroff, "Coded sparse matrix multiplication", ICML 2018, section 4. A task draws a degree d from the Wave
+Wang, Liu, Shroff, "Coded sparse matrix multiplication", ICML 2018. A task draws a degree d from the Wave
 Soliton distribution over K = mn blocks,
 
     p_1 = tau/K,  p_2 = tau/70,  p_d = tau / (d(d-1)) for 3 <= d <= K,        tau = 35/18,
@@ -21,6 +21,8 @@ import numpy as np
 
 from cmm.codes.base import Code, Threshold
 from cmm.codes.coefficients import COEFFICIENTS, LARGEST_INTEGER, LAWS
+from cmm.codes.flt import covering_results
+from cmm.core.grid import Grid
 from cmm.core.task import Assignment, Combination, IntArray
 from cmm.linalg.degrees import DegreeDistribution
 
@@ -28,7 +30,7 @@ REPAIRED = 3  # outstanding blocks in a repair: each costs a product
 
 
 def wave_soliton(blocks: int) -> DegreeDistribution:
-    """The paper's degree distribution over so many blocks (equation 8), normalised where it is cut short."""
+    """The paper's degree distribution over so many blocks, normalised where it is cut short."""
     table = {1: 1.0 / blocks, 2: 1.0 / 70} | {d: 1.0 / (d * (d - 1)) for d in range(3, blocks + 1)}
     return DegreeDistribution.of({d: weight for d, weight in table.items() if d <= blocks}, "wave-soliton")
 
@@ -41,6 +43,10 @@ class SparseCode(Code):
     recovery = "about K (every block must be met); O(ln K) products a task"
     good_for = "sparse A and B, whose chunks should not be added up; dense ones pay d products a task"
     parameters: ClassVar = {"coefficients": COEFFICIENTS}
+
+    @classmethod
+    def results_for(cls, grid: Grid) -> int:
+        return covering_results(grid.K, wave_soliton(grid.K).mean)
 
     def _prepare(self) -> None:
         self.refuse_split()

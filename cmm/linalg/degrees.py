@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from math import isqrt
 
 import numpy as np
 
@@ -131,6 +132,7 @@ class DegreeDistribution:
         return self.name or "+".join(terms)
 
 
+@lru_cache(1 << 16)  # a soliton has as many degrees as there are symbols, and every page asks for all of them
 def factor_pairs(degree: int, m: int, n: int, rule: str = "uniform") -> tuple[tuple[int, int], ...]:
     """The ordered pairs (d_A, d_B), d_A · d_B = degree, d_A ≤ m, d_B ≤ n, that `rule` chooses from uniformly.
 
@@ -139,7 +141,9 @@ def factor_pairs(degree: int, m: int, n: int, rule: str = "uniform") -> tuple[tu
     if rule not in PAIR_RULES:
         raise UsageError("--param pair_rule", f"must be one of {', '.join(PAIR_RULES)}", repr(rule),
                          "Choose one of them.")  # fmt: skip
-    pairs = [(a, degree // a) for a in range(1, min(degree, m) + 1) if degree % a == 0 and degree // a <= n]
+    small = [a for a in range(1, isqrt(degree) + 1) if degree % a == 0]
+    divisors = small + [degree // a for a in reversed(small) if a * a != degree]
+    pairs = [(a, degree // a) for a in divisors if a <= m and degree // a <= n]
     if rule == "balanced" and pairs:
         least = min(abs(a - b) for a, b in pairs)
         pairs = [(a, b) for a, b in pairs if abs(a - b) == least]

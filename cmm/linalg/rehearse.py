@@ -9,11 +9,13 @@ overrates by a factor of 1e4 and more. It is an estimate, not a bound.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from cmm.core.errors import UsageError
+from cmm.core.grid import cut
 from cmm.core.task import Array
 from cmm.linalg.plan import Plan
 from cmm.linalg.rows import CodedRow, stack
@@ -37,7 +39,8 @@ class NoiseModel:
     rho : root mean square of |a.b| / (|a| |b|) over sampled columns of A and B, in [0, 1]
     split : p, the parts s is cut into
     spread : root mean square over smallest column norm within A times the same within B, at least 1; repaired blocks
-        err relative to the columns of their combination, not to their own
+        err relative to the columns of their combination, not to their own. With a split also how uneven the parts of
+        columns are
     """
 
     roundoff: float
@@ -67,6 +70,8 @@ class NoiseModel:
             a, b = (x[:, norm > 0] / norm[norm > 0] for x, norm in zip((a, b), norms, strict=True))
             rho = min(1.0, float(np.sqrt(np.mean(np.abs(a.conj().T @ b) ** 2))))
             spread = float(np.prod([np.sqrt(np.mean(norm**2)) / norm[norm > 0].min() for norm in norms]))
+        if split > 1:
+            spread *= _unevenness(a, split) * _unevenness(b, split)
         return cls.for_dtype(dtype, len(a) if s is None else s, rho, split, max(1.0, spread))
 
     @property
@@ -85,6 +90,15 @@ class NoiseModel:
         alone = float(np.sum(np.abs(values) ** 2))
         aligned = (1.0 - self.rho) * alone + self.rho * float(np.abs(np.sum(values))) ** 2
         return float(np.sqrt(max(alone, aligned)))
+
+
+def _unevenness(columns: Array, split: int) -> float:
+    """Largest norm of a part of a column over that of an even share, for columns (s, k) cut into `split` parts."""
+    whole = np.linalg.norm(columns, axis=0)
+    bounds = cut(len(columns), split)
+    parts = [np.linalg.norm(columns[low:high], axis=0) for low, high in pairwise(bounds)]
+    shares = np.divide(np.array(parts), whole, out=np.zeros((split, len(whole))), where=whole > 0)
+    return max(1.0, float(np.sqrt(split) * shares.max(initial=0.0)))
 
 
 def rehearse(plan: Plan, *, noise: NoiseModel, dtype: npt.DTypeLike, rng: np.random.Generator, columns: int = COLUMNS,

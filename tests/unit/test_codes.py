@@ -87,7 +87,7 @@ def test_a_split_shared_dimension_is_refused(name: str) -> None:
         make(name, "2x4x4", 40)
 
 
-@pytest.mark.parametrize("name", sorted(CODES))
+@pytest.mark.parametrize("name", [name for name in sorted(CODES) if code_class(name).minimum_for(Grid(4, 4)) == 16])
 def test_too_few_tasks_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match=r"at least 16.*got 15") as caught:
         make(name, tasks=15)
