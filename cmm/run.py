@@ -15,7 +15,7 @@ from cmm.codes.registry import check_name
 from cmm.core.errors import CmmError, ExitCode, InputMissingError, InternalError
 from cmm.core.jobfile import Command, make_parser, parse, to_toml
 from cmm.core.spec import JobSpec
-from cmm.runtime import launch
+from cmm.runtime import launch, supervisor
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,8 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command.spec is not None:
             check_name(command.spec.code)
         if command.action == "run" and command.spec is not None:
+            tie = supervisor.start()  # forks while this process is small; this rank goes on
             check_early(command.spec)
-            return _run(command.spec)
+            return _run(command.spec, tie)
     except CmmError as error:
         return launch.refuse(error, everywhere=not isinstance(error, InputMissingError))
     return _inform(command) if launch.detect().first else int(ExitCode.COMPLETE)
@@ -34,22 +35,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def check_early(spec: JobSpec) -> None:
     """What can be judged without files and MPI, but not from text alone. Raises UsageError."""
-    if spec.params:
-        from cmm.codes.registry import code_class
+    if spec.params or (spec.grid is not None and spec.code != "fr"):  # fr fits any grid: nothing to load for it
+        from cmm.codes.defaults import check_code
 
-        code_class(spec.code)._checked(spec.params)
+        check_code(spec.code, spec.grid, spec.tasks, spec.dispatch, spec.params, (launch.world_size() or 1) - 1)
     if spec.timeline is not None:
         from cmm.runtime.timeline import check_plotting
 
         check_plotting()
 
 
-def _run(spec: JobSpec) -> int:
+def _run(spec: JobSpec, tie: supervisor.Tie | None) -> int:
     try:
         from cmm.runtime.job import run_job
     except (ImportError, RuntimeError) as error:  # mpi4py raises RuntimeError when it finds no MPI library
         raise InternalError(_why_not_loaded(error)) from error
-    return int(run_job(spec))
+    return int(run_job(spec, tie))
 
 
 def _why_not_loaded(error: Exception) -> str:

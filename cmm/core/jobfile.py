@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from cmm.core.errors import InputMissingError, UsageError
 from cmm.core.grid import Grid
-from cmm.core.spec import Injection, JobSpec, check_value, flag, read_float, read_int
+from cmm.core.spec import Injection, JobSpec, check_value, flag, read_float, read_int, split_member
 
 LARGEST_FILE = 1 << 20  # bytes; a job file is a page of text
 
@@ -101,7 +101,7 @@ class Command:
 # ---- the command line --------------------------------------------------------------------------------------------
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Raises UsageError instead of printing and exiting."""
 
     def error(self, message: str) -> NoReturn:
@@ -112,7 +112,7 @@ class _Parser(argparse.ArgumentParser):
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of `python -m cmm.run`; values stay text, they are read with the table."""
-    parser = _Parser(prog="cmm.run", add_help=False, allow_abbrev=False, usage="python -m cmm.run [JOB.toml] [flags]",
+    parser = Parser(prog="cmm.run", add_help=False, allow_abbrev=False, usage="python -m cmm.run [JOB.toml] [flags]",
                      description="Compute C = A^T B over MPI ranks with an erasure code over the reals.",
                      epilog="Flags win over the job file. Exit codes: 0 complete and verified, 3 verification failed, "
                             "4 too many workers lost, 5 tolerance out of reach, 64 usage, 65 bad data, 66 no such "
@@ -231,7 +231,7 @@ def _read_grid(text: str, argument: str) -> Grid:
 
 def read_job(path: str) -> dict[str, Any]:
     """The checked values of a job file, by field of JobSpec. Raises InputMissingError or UsageError."""
-    table = _load(path)
+    table = load_toml(path)
     base = os.path.dirname(os.path.abspath(path))
     values: dict[str, Any] = {}
     for key, raw in table.items():
@@ -242,7 +242,7 @@ def read_job(path: str) -> dict[str, Any]:
     return values
 
 
-def _load(path: str) -> dict[str, Any]:
+def load_toml(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             content = file.read(LARGEST_FILE + 1)
@@ -305,7 +305,7 @@ def build(values: Mapping[str, Any], needs: Iterable[str] = ("a", "b", "out")) -
         if not values.get(name):
             raise UsageError(flag(name), "is required", "nothing", f"Give {flag(name)} FILE, or {name} in a job file.")
     filled: dict[str, Any] = {"a": "", "b": "", "out": "", **values}
-    filled.setdefault("report", filled["out"] + ".report.json" if filled["out"] else "")
+    filled.setdefault("report", split_member(filled["out"])[0] + ".report.json" if filled["out"] else "")
     spec = JobSpec(**filled)
     spec.refuse_same_file()
     return spec
@@ -331,21 +331,21 @@ def to_toml(spec: JobSpec) -> str:
     lines, params = [], ""
     for key, value in as_mapping(spec).items():
         if key == "params":
-            params = "".join(f"{_toml_value(k)} = {_toml_value(v)}\n" for k, v in value.items())
+            params = "".join(f"{toml_value(k)} = {toml_value(v)}\n" for k, v in value.items())
         elif value is None or value == "":
             lines.append(f"# {key} =")
         else:
-            lines.append(f"{key} = {_toml_value(value)}")
+            lines.append(f"{key} = {toml_value(value)}")
     return "\n".join(lines) + "\n" + (f"\n[params]\n{params}" if params else "")
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):  # JSON's escapes are TOML's, except that TOML wants DEL escaped too
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):
-        return "[" + ", ".join(map(_toml_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     return repr(value)
 
 

@@ -20,6 +20,20 @@ LARGEST = 10**18  # of whole numbers: within the 64 bits that every TOML reader 
 LONGEST = 1e6  # seconds, and slow-down factors: beyond any job, within what sleep() takes
 RANKS = 10**6  # of an injection: a bound on what a typing error can allocate
 
+# ---- places ------------------------------------------------------------------------------------------------------
+
+# Files of these kinds hold several matrices; FILE::NAME is one of them.
+_CONTAINER = re.compile(r"(?P<file>.*?\.(?:npz|h5|hdf5|hdf))::(?P<member>.*)", re.IGNORECASE | re.DOTALL)
+
+
+def split_member(path: str) -> tuple[str, str | None]:
+    """(file, name of the matrix in it): "d/x.h5::/g/A" -> ("d/x.h5", "/g/A"); None where no name is given."""
+    match = _CONTAINER.fullmatch(path)
+    if match is None:
+        return path, None
+    return match["file"], match["member"] if match["member"].strip("/") else None
+
+
 # ---- injections --------------------------------------------------------------------------------------------------
 
 
@@ -291,9 +305,11 @@ class JobSpec:
 
     def refuse_same_file(self) -> None:
         """Raise UsageError when an output would replace an input or another output."""
-        taken = {os.path.realpath(path): flag(name) for name, path in (("a", self.a), ("b", self.b)) if path}
+        inputs = (("a", self.a), ("b", self.b))
+        taken = {os.path.realpath(split_member(path)[0]): flag(name) for name, path in inputs if path}
         for name in ("out", "report", "timeline"):
             path = getattr(self, name)
-            other = taken.setdefault(os.path.realpath(path), flag(name)) if path else flag(name)
+            file = os.path.realpath(split_member(path)[0] if name == "out" else path) if path else ""
+            other = taken.setdefault(file, flag(name)) if file else flag(name)
             if other != flag(name):
                 raise UsageError(flag(name), f"must not be the file of {other}", repr(path), "Choose another name.")

@@ -116,6 +116,9 @@ def drain(end: Endpoint, record: Record) -> bool:
     if not end.link.boxes:  # the job ended before it began
         end.link.open((0, 0), end.link.pool.dtype)
     heard = end.link.drain(GRACE_SECONDS)
+    for rank, how in end.link.lost.items():
+        entry = record.worker(rank)
+        entry.host, entry.status, entry.reason = end.link.hosts[rank], Status.LOST, how
     for rank in end.link.owing:
         entry = record.worker(rank)
         entry.host = entry.host or end.link.hosts[rank]

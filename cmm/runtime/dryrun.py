@@ -5,18 +5,20 @@ The plan is made by the functions that make it in the job; the memory is the for
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from cmm.codes.base import Code
-from cmm.codes.defaults import choose, default_params
+from cmm.codes.defaults import choose, default_params, for_data
 from cmm.codes.registry import code_class
 from cmm.core.errors import DataError
 from cmm.core.grid import Partition
 from cmm.core.spec import JobSpec, check_ranks
-from cmm.engine.forecast import memory_forecast
+from cmm.engine.forecast import memory_forecast, size_text
 from cmm.matrices.files import MatrixSource, check_output, open_matrix, working_dtype
+from cmm.matrices.integers import integral
 from cmm.runtime import launch
 
 
@@ -33,7 +35,7 @@ def plan_lines(spec: JobSpec, workers: int | None = None) -> list[str]:
         workers = max(0, (size or 1) - 1)
     if known:
         check_ranks(spec.inject, workers)
-    a, b = open_matrix(spec.a, "--a"), open_matrix(spec.b, "--b")
+    a, b = open_matrix(spec.a, "--a", load=False), open_matrix(spec.b, "--b", load=False)
     if a.shape[0] != b.shape[0]:
         raise DataError("--b", f"must have as many rows as A ({a.shape[0]})", f"{b.shape[0]} rows in {b.name}",
                         "Transpose it, or use the matching file.")  # fmt: skip
@@ -41,19 +43,29 @@ def plan_lines(spec: JobSpec, workers: int | None = None) -> list[str]:
     s, r, t = a.shape[0], a.shape[1], b.shape[1]
     if spec.out:
         check_output(spec.out, [spec.a, spec.b], spec.overwrite, size=r * t * dtype.itemsize)
-    code = _code(spec, max(workers, 1), s, r, t)
+    code = _code(spec, max(workers, 1), (s, r, t), dtype, integral(a.dtype, b.dtype))
     partition = Partition(code.grid, s, r, t)
     memory = memory_forecast(partition, code, workers, itemsize=dtype.itemsize, verify=spec.verify,
                              input_itemsizes=(a.dtype.itemsize, b.dtype.itemsize))  # fmt: skip
+    memory = replace(memory, a=a.memory or a.bytes, b=b.memory or b.bytes)
     return [*_plan(spec, code, partition, workers, (a, b), dtype), *memory.lines(),
-            "           (A and B are mapped from their files; Python and its libraries take about 100 MB more)",
+            f"           ({_held(a, b)}; Python and its libraries take about 100 MB more)",
             "dry run: nothing was computed" + ("" if known else "; --workers W plans for W workers")]  # fmt: skip
 
 
-def _code(spec: JobSpec, workers: int, s: int, r: int, t: int) -> Code:
+def _held(a: MatrixSource, b: MatrixSource) -> str:
+    """How much of A and of B is in memory, rather than mapped or read from the file by blocks."""
+    held = [f"{name} takes {size_text(source.memory)} of memory" for name, source in (("A", a), ("B", b))
+            if source.memory]  # fmt: skip
+    return " and ".join(held) or "A and B are mapped from their files"
+
+
+def _code(spec: JobSpec, workers: int, shape: tuple[int, int, int], dtype: np.dtype[Any], exact: bool) -> Code:
     """The code as the job would build it."""
-    grid, tasks = choose(workers, s, r, t, code=spec.code, grid=spec.grid, tasks=spec.tasks, dispatch=spec.dispatch)
-    params = {**default_params(spec.code, grid, s, r, t), **spec.params}
+    given = for_data(spec.code, spec.params, complex_data=dtype.kind == "c", exact=exact)
+    grid, tasks = choose(workers, *shape, code=spec.code, grid=spec.grid, tasks=spec.tasks, dispatch=spec.dispatch,
+                         params=given)  # fmt: skip
+    params = {**default_params(spec.code, grid, *shape, spec.params), **given}
     return code_class(spec.code)(grid, tasks, spec.seed, spec.dispatch, params)
 
 

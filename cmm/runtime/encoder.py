@@ -68,6 +68,13 @@ class Encoder:
         self.operands[key] = operand
         return operand
 
+    def use(self, combination: Combination) -> Operand:
+        """`operand`, counted as in use at once: a task of more operands than are kept must not lose its first ones to
+        its last ones. Whoever calls this gives it back by lowering `users`."""
+        operand = self.operand(combination)
+        operand.users += 1
+        return operand
+
     def _buffer(self) -> Array:
         for key in list(self.operands):
             if self.free or self.allocated < self.capacity:

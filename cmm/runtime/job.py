@@ -1,68 +1,68 @@
-"""`python -m cmm.run` from MPI_Init on: one verdict for all ranks, then rank 0 leads and the others work.
+"""`python -m cmm.run` from MPI_Init on: rank 0 leads, the others work.
 
 Importing this module initialises MPI. It loads no more than a worker needs; what rank 0 needs is in `leader`.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 import traceback
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
-import numpy as np
 from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
 from cmm.core.errors import CmmError, ExitCode
-from cmm.core.spec import JobSpec, check_ranks
-from cmm.runtime import launch
+from cmm.core.spec import Injection, JobSpec, check_ranks
+from cmm.runtime import failures, launch, leaving
 from cmm.runtime.endpoint import Endpoint, endpoint
 from cmm.runtime.injection import Injector
-from cmm.runtime.worker import Worker
+from cmm.runtime.supervisor import Tie
+from cmm.runtime.worker import MasterLostError, Worker
 
-ABORT_WAIT = 5.0  # seconds that a rank waits to be ended by an Abort before it leaves by itself
 
-
-def run_job(spec: JobSpec) -> int:
+def run_job(spec: JobSpec, tie: Tie | None = None) -> int:
     """Run the job on all ranks of the world; returns the exit code, or ends the process by Abort when ranks are
-    frozen (Finalize would wait for them)."""
+    frozen or dead (Finalize would wait for them). `tie`: to this rank's supervisor."""
+
+    def lead(end: Endpoint, watched: failures.Failures) -> int:
+        from cmm.runtime.leader import Leader  # loads what only rank 0 needs
+
+        return Leader(spec, end, watched).run()
+
+    def work(end: Endpoint) -> int:
+        return Worker(end.comm, end.jobs, Injector(end.comm.rank, spec.inject, spec.seed)).run()[0].value
+
+    return run_ranks(spec.inject, spec.threads, lead, work, tie)
+
+
+def run_ranks(inject: Sequence[Injection], threads: int, lead: Callable[[Endpoint, failures.Failures], int],
+              work: Callable[[Endpoint], int], tie: Tie | None = None) -> int:  # fmt: skip
+    """Let rank 0 `lead` and the others `work`; returns the exit code, or ends the process as `run_job` does.
+
+    inject : checked against the ranks there are
+    threads : of BLAS
+    """
     sys.excepthook = _abort_hook
     world = MPI.COMM_WORLD
     try:
         launch.check_world(world.size)
-        check_ranks(spec.inject, world.size - 1)
+        check_ranks(inject, world.size - 1)
     except CmmError as error:
         return launch.refuse(error)
-    with threadpool_limits(limits=spec.threads, user_api="blas"):
+    with threadpool_limits(limits=threads, user_api="blas"):
         end = endpoint(world)
         end.next_job()
+        watched = failures.meet(end.comm, tie)  # the last collective call: from here on a rank may die
         if end.master:
-            from cmm.runtime.leader import Leader  # loads what only rank 0 needs
-
-            return Leader(spec, end).run()
-        verdict = share_verdict(end, 0)
-        if verdict:
-            return verdict
-        header, _ = Worker(end.comm, end.jobs, Injector(world.rank, spec.inject, spec.seed)).run()
-        return header.value
-
-
-def share_verdict(end: Endpoint, code: int) -> int:
-    """Rank 0's verdict on files and parameters, on every rank."""
-    verdict = np.array([code], dtype=np.int64)
-    end.comm.Bcast([verdict, MPI.INT64_T], root=0)
-    return int(verdict[0])
-
-
-def abort(code: int) -> None:
-    """End all ranks, the frozen ones too; everything of ours is flushed and synced."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    MPI.COMM_WORLD.Abort(code)
-    time.sleep(ABORT_WAIT)
-    os._exit(code)
+            return lead(end, watched)
+        try:
+            code = work(end)
+        except MasterLostError as error:
+            leaving.drop_out(str(error), tie)
+    leaving.finalize(code, watched)
+    return code
 
 
 def _abort_hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -71,4 +71,4 @@ def _abort_hook(kind: type[BaseException], error: BaseException, trace: Tracebac
     text = "".join(traceback.format_exception(kind, error, trace))
     launch.say(f"cmm: uncaught exception on rank {rank}\n{text}")
     if rank is not None:
-        abort(int(ExitCode.INTERNAL))
+        leaving.end_job(int(ExitCode.INTERNAL))

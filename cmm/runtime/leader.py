@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TypeVar
 
@@ -18,10 +18,11 @@ from cmm.matrices.files import MatrixSource, check_output, open_matrix, write_ma
 from cmm.runtime import launch
 from cmm.runtime.api import drain, part
 from cmm.runtime.endpoint import Endpoint
-from cmm.runtime.job import abort, share_verdict
+from cmm.runtime.failures import Failures
+from cmm.runtime.leaving import end_job, finalize
 from cmm.runtime.master import Clock
 from cmm.runtime.progress import Progress
-from cmm.runtime.report import Record, environment, summary_lines
+from cmm.runtime.report import Record, Status, environment, summary_lines
 from cmm.runtime.session import Options, Session
 from cmm.runtime.timeline import check_plotting, draw
 
@@ -31,22 +32,24 @@ T = TypeVar("T")
 class Leader:
     """Rank 0's part of the command."""
 
-    def __init__(self, spec: JobSpec, end: Endpoint) -> None:
-        self.spec, self.end = spec, end
-        self.clock, self.record = Clock(), Record()
-        self.record.job = as_mapping(spec)
+    def __init__(self, spec: JobSpec, end: Endpoint, failures: Failures, record: Record | None = None) -> None:
+        self.spec, self.end, self.failures = spec, end, failures
+        self.clock, self.record = Clock(), Record(job=as_mapping(spec)) if record is None else record
         self.record.seed = spec.seed
         self.record.environment = environment(MPI.Get_library_version(), spec.threads)
+        self.record.warnings += failures.warnings
+        for warning in failures.warnings:
+            launch.say(f"cmm: warning: {warning}")
+        if end.link is not None:
+            end.link.failures = failures
         self.progress: Progress | None = None
         self.may_report = False
 
     def run(self) -> int:
         """Judge, run, write, leave; returns the exit code."""
         session = self._guarded(self._prepare)
-        verdict = share_verdict(self.end, int(self.record.exit_code) if session is None else 0)
         if session is None:
-            self._write_report()
-            return verdict
+            return self._leave(speak=False)
         C = self._guarded(lambda: self._compute(session))
         if C is not None:
             self._guarded(lambda: self._deliver(C))
@@ -100,6 +103,8 @@ class Leader:
         finally:
             if self.progress is not None:
                 self.progress.close()
+            for source in session.sources:  # a file that changed explains whatever else went wrong
+                source.check_unchanged()
 
     def _deliver(self, C: Array) -> None:
         with self.clock.phase("write", self.record):
@@ -108,19 +113,33 @@ class Leader:
 
     # ---- after -----------------------------------------------------------------------------------------------
 
-    def _leave(self) -> int:
+    def _leave(self, *, speak: bool = True) -> int:
         """C is on disk (or will not be): end the job in bounded time, with the report written first."""
-        heard = drain(self.end, self.record)
+        heard = drain(self.end, self.record) and self.failures.may_finalize()
         self.record.leaving = "finalize" if heard else "abort"
         self._write_report()
-        for line in summary_lines(self.record):
-            print(line)
+        if speak:
+            for line in self._summary():
+                print(line)
         sys.stdout.flush()
         code = int(self.record.exit_code)
-        if part(self.end, self.record) and heard:
+        if part(self.end, self.record) and heard and self.failures.may_finalize():
+            finalize(code, self.failures, self._died_at_the_end)
             return code
-        abort(code)
-        return code
+        end_job(code, self.failures)
+
+    def _summary(self) -> list[str]:
+        return summary_lines(self.record)
+
+    def _died_at_the_end(self, dead: Mapping[int, str]) -> None:
+        """Ranks died while MPI was being finalized, with everything else done: correct the report."""
+        for rank, how in dead.items():
+            entry = self.record.worker(rank)
+            entry.status, entry.reason = Status.LOST, how
+            entry.host = self.end.hosts[rank]
+        self.record.leaving = "abort"
+        if self.may_report:
+            self.record.write(self.spec.report)
 
     def _write_report(self) -> None:
         self.clock.into(self.record.seconds)

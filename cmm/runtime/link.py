@@ -8,7 +8,7 @@ has. After the first call only point-to-point messages are used, so a frozen ran
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from mpi4py import MPI
 
 from cmm.core.errors import InternalError
 from cmm.core.task import Array
+from cmm.runtime.failures import Failures, describe, keep_for_ever
 from cmm.runtime.protocol import DTYPES, TAG_UP, TAG_UP_DATA, Down, Header, Up
-from cmm.runtime.transport import DOWN, HeaderBox, Incoming, Outgoing, keep_unfinished, unfinished
+from cmm.runtime.transport import DOWN, HeaderBox, Incoming, Outgoing, forget, keep_unfinished, unfinished
 
 RECEIVING_MOST = 4  # payloads received at once; bounds the master's receive buffers
 LOOKS_LEAST = 100  # even when the grace is over: what has already arrived is taken
@@ -88,6 +89,10 @@ class MasterLink:
         self.pool = BlockPool()
         self.bytes_sent = self.bytes_received = self.discarded = 0
         self.stopped_at: float | None = None
+        self.failures = Failures()  # those of the command line know the supervisors
+        self.lost: dict[int, str] = {}  # dead workers, and how they died
+        self._news: list[int] = []
+        self._erring = False  # whether MPI has raised anything: then requests are tested one by one
 
     # ---- a job's begin and end -------------------------------------------------------------------------------
 
@@ -96,7 +101,8 @@ class MasterLink:
         self.pool.reshape(shape, dtype)
         self.bytes_sent = self.bytes_received = self.discarded = 0
         self.stopped_at = None
-        self.boxes = {w: HeaderBox(self.comm, w, TAG_UP) for w in range(1, self.workers + 1)}
+        self.boxes = {w: HeaderBox(self.comm, w, TAG_UP) for w in range(1, self.workers + 1) if w not in self.lost}
+        self._news = list(self.lost)
         for worker, header in self.kept:
             self._announced(worker, header)
         self.kept = []
@@ -130,7 +136,7 @@ class MasterLink:
         until = time.monotonic() + PARTING_SECONDS
         while not self._sent() and not self.owing and time.monotonic() < until:
             time.sleep(2e-4)
-        left = self._sent() and not unfinished()
+        left = self._sent() and not self.lost and not unfinished()
         self._close()
         return left
 
@@ -148,21 +154,66 @@ class MasterLink:
 
     def send(self, worker: int, header: Header, payload: Sequence[Array],
              on_done: Callable[[], None] | None = None) -> None:  # fmt: skip
+        """Send; to a dead worker nothing is sent, and `on_done` is called at once."""
+        if worker in self.lost:
+            if on_done is not None:
+                on_done()
+            return
         item = Outgoing(self.comm, worker, DOWN, header, payload, on_done)
         self.bytes_sent += item.nbytes
         self.outgoing.append(item)
 
     def poll(self) -> list[Arrival]:
         """Let transfers progress; returns the messages of this job that are complete."""
+        for worker, how in self.failures.poll().items():
+            self._bury(worker, how)
         self._sent()
-        waiting = [w for w in self.boxes if w not in self.receiving]
-        requests = [self.boxes[w].request for w in waiting]
-        for at in MPI.Request.Testsome(requests) or ():
-            worker = waiting[at]
-            # Testsome nulls the request objects in its list, which are the boxes' own
-            self._announced(worker, self.boxes[worker].take())
+        for worker, header in self._headers([w for w in self.boxes if w not in self.receiving]):
+            self._announced(worker, header)
         self._post_waiting()
         return self._complete()
+
+    def _headers(self, waiting: list[int]) -> Iterator[tuple[int, Header]]:
+        """Headers that have arrived from these workers."""
+        if not self._erring and not self.lost:
+            requests = [self.boxes[w].request for w in waiting]
+            try:  # Testsome nulls the request objects in its list, which are the boxes' own
+                arrived = MPI.Request.Testsome(requests) or ()
+            except MPI.Exception as error:  # it does not say which have arrived; look at what it left
+                self._erring = True
+                found = [(w, self.boxes[w].salvage(describe(error))) for w in waiting]
+            else:
+                found = [(waiting[at], self.boxes[waiting[at]].take()) for at in arrived]
+        else:
+            found = [(w, self.boxes[w].poll()) for w in waiting]
+        for worker, header in found:
+            if self.boxes[worker].broken:
+                self.failures.suspect(worker, self.boxes[worker].broken)
+            if header is not None:
+                yield worker, header
+
+    def take_lost(self) -> dict[int, str]:
+        """The workers that were found dead since the last call, and how they died; at a job's begin, all so far."""
+        news, self._news = self._news, []
+        return {worker: self.lost[worker] for worker in news}
+
+    def _bury(self, worker: int, how: str) -> None:
+        """Nothing is sent to, expected from, or tested for a dead worker any more. Requests and buffers stay: MPI may
+        still hold them."""
+        if worker > self.workers or worker in self.lost:
+            return
+        self.lost[worker] = how
+        self._news.append(worker)
+        self.owing.pop(worker, None)
+        dead = [item for item in self.outgoing if item.rank == worker]
+        keep_for_ever([self.boxes.pop(worker, None), self.receiving.pop(worker, None), dead])
+        self.outgoing = [item for item in self.outgoing if item.rank != worker]
+        self.waiting = [entry for entry in self.waiting if entry[0] != worker]
+        self.kept = [entry for entry in self.kept if entry[0] != worker]
+        forget(worker)
+        for item in dead:
+            if item.on_done is not None:
+                item.on_done()
 
     @property
     def moving(self) -> bool:
@@ -173,6 +224,9 @@ class MasterLink:
 
     def _sent(self) -> bool:
         self.outgoing = [item for item in self.outgoing if not item.test()]
+        for item in self.outgoing:
+            if item.broken:
+                self.failures.suspect(item.rank, item.broken)
         return not self.outgoing
 
     def _announced(self, worker: int, header: Header) -> None:
@@ -197,13 +251,17 @@ class MasterLink:
             return [self.pool.take((header.cols_a, header.cols_b), dtype) for _ in range(header.outputs)]
         if header.kind == Up.ERROR:
             return [np.zeros(header.length, dtype=np.uint8)]
-        if header.kind == Up.ACK:
+        if header.kind in (Up.ACK, Up.SKIPPED):
             return []
         raise InternalError(f"a worker sent a message of unknown kind {header.kind}")
 
     def _complete(self) -> list[Arrival]:
         arrivals = []
-        for worker in [w for w, item in self.receiving.items() if item.incoming.test()]:
+        done = [w for w, item in self.receiving.items() if item.incoming.test()]
+        for worker, item in self.receiving.items():
+            if item.incoming.broken:
+                self.failures.suspect(worker, item.incoming.broken)
+        for worker in done:
             item = self.receiving.pop(worker)
             self.bytes_received += item.incoming.nbytes
             header = item.header

@@ -28,6 +28,7 @@ from cmm.engine.events import (
     Instruction,
     Joined,
     Kind,
+    Lost,
     Rejected,
     Retire,
     Send,
@@ -186,6 +187,8 @@ class Master:
             return False
         with self.clock.phase("wait"):  # receiving counts as waiting
             arrivals = self.link.poll()
+        for worker, how in self.link.take_lost().items():
+            self._lost(worker, how)
         for arrival in arrivals:
             if self.finished:
                 self.link.discard(arrival.blocks)
@@ -197,6 +200,18 @@ class Master:
             else:
                 self._result(arrival)
         return bool(arrivals)
+
+    def _lost(self, worker: int, how: str) -> None:
+        """A worker has died: what waits to be sent to it is given up."""
+        now = self.clock.now()
+        self.record.event(now, worker, "lost")
+        for _, _, item in self.queue:
+            if item.worker == worker:
+                _release(item)
+        self.queue = [entry for entry in self.queue if entry[2].worker != worker]
+        heapq.heapify(self.queue)
+        if not self.finished:
+            self._tell(Lost(worker, now, how))
 
     def _result(self, arrival: Arrival) -> None:
         assert self.link is not None
@@ -257,10 +272,8 @@ class Master:
     # ---- leaving ---------------------------------------------------------------------------------------------
 
     def _pending(self, worker: int, assignment: Assignment, kind: Kind) -> Pending:
-        a = [self.encode_a.operand(combination) for combination in assignment.a]
-        b = [self.encode_b.operand(combination) for combination in assignment.b]
-        for operand in (*a, *b):
-            operand.users += 1
+        a = [self.encode_a.use(combination) for combination in assignment.a]
+        b = [self.encode_b.use(combination) for combination in assignment.b]
         return Pending(worker, assignment, kind, a, b)
 
     def _enqueue(self, send: Send) -> None:

@@ -33,6 +33,7 @@ class Down(IntEnum):
     TASK = 1
     STOP = 2  # drop everything, acknowledge
     BYE = 3  # the job is over; carries exit code and report
+    ASSIGN = 4  # gradient coding: which parts of the data are yours
 
 
 class Up(IntEnum):
@@ -41,6 +42,7 @@ class Up(IntEnum):
     RESULT = 11
     ERROR = 12  # carries a traceback
     ACK = 13  # heard the stop, nothing more will come
+    SKIPPED = 14  # gradient coding: left out for a newer task
 
 
 @dataclass(frozen=True)

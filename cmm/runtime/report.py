@@ -168,6 +168,7 @@ class Record:
         repair, copy, local (a task that ended then, after `lasted` seconds), unanswered (a task that was out for
         `lasted` seconds at the end), rejected, discarded, straggler, lost, retired (marks), or a phase of `Seconds` on
         rank 0
+    subject : what the job makes
     leaving : "finalize", or "abort" when ranks do not answer any more: then some launchers print a banner
     """
 
@@ -180,6 +181,7 @@ class Record:
     finished: str = ""
     host: str = field(default_factory=socket.gethostname)
     leaving: str = "finalize"
+    subject: str = "C"
     job: dict[str, Any] = field(default_factory=dict)
     problem: Problem = field(default_factory=Problem)
     code: CodeUsed = field(default_factory=CodeUsed)
@@ -372,8 +374,8 @@ def _check_line(record: Record) -> str:
 def _last_line(record: Record) -> str:
     if record.outcome != Outcome.COMPLETE:
         reason = f": {record.message}" if record.message else ""
-        return f"C is NOT there, {record.outcome.value} (exit code {int(record.exit_code)}){reason}"
-    where = f"C is complete: {record.host}:{record.job['out']}" if record.job.get("out") else "C is complete"
+        return f"{record.subject} is NOT there, {record.outcome.value} (exit code {int(record.exit_code)}){reason}"
+    where = f"{record.subject} is complete" + (f": {record.host}:{record.job['out']}" if record.job.get("out") else "")
     banner = ("; a message about MPI_ABORT below is expected: it ends the ranks that do not answer any more"
               if record.leaving == "abort" else "")  # fmt: skip
     return where + banner

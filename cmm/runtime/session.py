@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cmm.codes.base import Code
-from cmm.codes.defaults import choose, default_params
+from cmm.codes.defaults import choose, default_params, for_data
 from cmm.codes.registry import code_class
 from cmm.core.errors import DataError, UnverifiedError, UsageError
 from cmm.core.grid import Grid, Partition
@@ -17,11 +17,11 @@ from cmm.core.rng import generator
 from cmm.core.task import Array
 from cmm.engine.coordinator import Coordinator, Policy
 from cmm.linalg.blocks import BlockStore, Settle
-from cmm.linalg.plan import Plan
+from cmm.linalg.plan import CombinationPlan, Plan
 from cmm.linalg.rehearse import NoiseModel
 from cmm.linalg.rows import stack
 from cmm.matrices.files import MatrixSource, as_source, check_exact, working_dtype
-from cmm.matrices.integers import ExactSystem, IntegerRange, as_int64, check_bounds, integral, product_holds
+from cmm.matrices.integers import ExactSums, ExactSystem, IntegerRange, as_int64, check_bounds, integral, product_holds
 from cmm.matrices.nonfinite import fill_nonfinite
 from cmm.matrices.scaling import ScaledMatrix, look_at, unscale
 from cmm.runtime.encoder import Encoder, ReadChunk
@@ -88,11 +88,10 @@ class Session:
 
     def _build_code(self) -> Code:
         options, workers = self.options, self.link.workers if self.link else 1
+        given = for_data(options.code, options.params, complex_data=self.dtype.kind == "c", exact=self.exact)
         grid, tasks = choose(workers, self.s, self.r, self.t, code=options.code, grid=options.grid,
-                             tasks=options.tasks, dispatch=options.dispatch)  # fmt: skip
-        params = {**default_params(options.code, grid, self.s, self.r, self.t, options.params), **options.params}
-        if self.exact and "coefficients" in code_class(options.code).parameters:
-            params.setdefault("coefficients", "integers")
+                             tasks=options.tasks, dispatch=options.dispatch, params=given)  # fmt: skip
+        params = {**default_params(options.code, grid, self.s, self.r, self.t, options.params), **given}
         return code_class(options.code)(grid, tasks, options.seed, options.dispatch, params)
 
     # ---- the phases ------------------------------------------------------------------------------------------
@@ -205,6 +204,9 @@ class Session:
         """For integers: what is solved for is rounded, and must satisfy the results exactly."""
         if not self.exact or not len(plan.missing):
             return None
+        if isinstance(plan, CombinationPlan):
+            rows = stack(list(plan.rows), plan.unknowns)
+            return ExactSums(plan.combination, plan.take, rows, plan.targets, self.bound).settle
         return ExactSystem(stack(list(plan.rows), plan.unknowns)[:, plan.missing], self.bound).settle
 
     def _finish_exact(self, C: Array) -> Array:

@@ -6,7 +6,6 @@ Finalize; so unfinished sends and their buffers live in one store until the proc
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from cmm.core.task import Array
+from cmm.runtime.failures import describe, keep_for_ever, test_all
 from cmm.runtime.protocol import TAG_DOWN, TAG_DOWN_DATA, TAG_UP, TAG_UP_DATA, WORDS, Down, Header, cut_bytes
 
 _UNFINISHED: list[Any] = []  # sends (requests and buffers) that nobody waits for any more; kept to the process's end
@@ -25,7 +25,8 @@ SPIN_MOST = 0.2  # seconds of spinning without progress before a moving payload 
 
 
 class Outgoing:
-    """One header with its payload on the way to a rank. `on_done` is called once, when all of it has left."""
+    """One header with its payload on the way to a rank. `on_done` is called once, when all of it has left. `broken`:
+    what MPI said when it could not be sent (the rank has died)."""
 
     def __init__(self, comm: MPI.Comm, rank: int, tags: tuple[int, int], header: Header, payload: Sequence[Array],
                  on_done: Callable[[], None] | None = None) -> None:  # fmt: skip
@@ -34,14 +35,23 @@ class Outgoing:
         words = header.pack()
         self.buffers: list[Array] = [words, *payload]
         self.nbytes = words.nbytes + sum(array.nbytes for array in payload)
-        self.requests = [comm.Isend([words, MPI.INT64_T], rank, tags[0])]
-        for array in payload:
-            self.requests += [comm.Isend([part, MPI.BYTE], rank, tags[1]) for part in cut_bytes(array)]
+        self.requests: list[MPI.Request] = []
+        self.broken = ""
+        try:
+            self.requests.append(comm.Isend([words, MPI.INT64_T], rank, tags[0]))
+            for array in payload:
+                for part in cut_bytes(array):
+                    self.requests.append(comm.Isend([part, MPI.BYTE], rank, tags[1]))
+        except MPI.Exception as error:
+            self.broken = describe(error)
 
     def test(self) -> bool:
         """True when everything has left; calls `on_done` the first time."""
+        if self.broken:
+            return False
         if self.requests:
-            if not MPI.Request.Testall(self.requests):
+            done, self.broken = test_all(self.requests)
+            if not done:
                 return False
             self.requests = []
             if self.on_done:
@@ -50,35 +60,65 @@ class Outgoing:
 
 
 class Incoming:
-    """Payload on its way into given arrays (contiguous)."""
+    """Payload on its way into given arrays (contiguous). `broken`: what MPI said when it will not come."""
 
     def __init__(self, comm: MPI.Comm, rank: int, tag: int, arrays: Sequence[Array]) -> None:
         self.arrays = list(arrays)
         self.started = time.monotonic()
         self.nbytes = sum(array.nbytes for array in self.arrays)
-        self.requests = [comm.Irecv([part, MPI.BYTE], rank, tag) for array in self.arrays for part in cut_bytes(array)]
+        self.requests: list[MPI.Request] = []
+        self.broken = ""
+        try:
+            for array in self.arrays:
+                for part in cut_bytes(array):
+                    self.requests.append(comm.Irecv([part, MPI.BYTE], rank, tag))
+        except MPI.Exception as error:
+            self.broken = describe(error)
 
     def test(self) -> bool:
         """True when everything is here."""
-        if self.requests and MPI.Request.Testall(self.requests):
-            self.requests = []
-        return not self.requests
+        if self.requests and not self.broken:
+            done, self.broken = test_all(self.requests)
+            if done:
+                self.requests = []
+        return not self.requests and not self.broken
 
 
 class HeaderBox:
-    """One posted receive for the next header of one rank."""
+    """One posted receive for the next header of one rank. `broken`: what MPI said when none will come."""
 
     def __init__(self, comm: MPI.Comm, rank: int, tag: int) -> None:
         self.comm, self.rank, self.tag = comm, rank, tag
         self.words = np.zeros(WORDS, dtype=np.int64)
+        self.broken = ""
         self.request = self._post()
 
     def _post(self) -> MPI.Request:
-        return self.comm.Irecv([self.words, MPI.INT64_T], self.rank, self.tag)
+        self.words.fill(0)
+        try:
+            return self.comm.Irecv([self.words, MPI.INT64_T], self.rank, self.tag)
+        except MPI.Exception as error:
+            self.broken = describe(error)
+            return MPI.Request(MPI.REQUEST_NULL)
 
     def poll(self) -> Header | None:
         """The next header if it is here."""
-        return self.take() if self.request != MPI.REQUEST_NULL and self.request.Test() else None
+        if self.request == MPI.REQUEST_NULL:
+            return None
+        try:
+            done = self.request.Test()
+        except MPI.Exception as error:
+            return self.salvage(describe(error))
+        return self.take() if done else None
+
+    def salvage(self, error: str) -> Header | None:
+        """After an error of MPI, maybe of another request: the header that has arrived nevertheless."""
+        if self.request != MPI.REQUEST_NULL:
+            return None
+        if self.words[0]:  # its first word is never 0, and headers arrive as a whole
+            return self.take()
+        self.broken = error
+        return None
 
     def take(self) -> Header:
         """Read a header whose request has completed, and post again (not after a goodbye: none will follow)."""
@@ -123,8 +163,12 @@ def keep_unfinished(items: Sequence[Outgoing]) -> None:
     for item in items:
         if not item.test():
             _UNFINISHED.append(item)
-            for array in item.buffers:  # MPI is finalized after Python has taken its modules apart: never free these
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
+            keep_for_ever(item)
+
+
+def forget(rank: int) -> None:
+    """Do not look after the sends to a dead rank any more."""
+    _UNFINISHED[:] = [item for item in _UNFINISHED if item.rank != rank]
 
 
 def unfinished() -> bool:

@@ -20,12 +20,16 @@ MOURNING_SECONDS = 3.0  # how long a failing worker lets the master end the job 
 PARTING_SECONDS = 1.0  # how long a worker waits at the end for its own sends; a live master drains them at once
 
 
-class _Stopped(Exception):
+class MasterLostError(Exception):
+    """Messages to or from the master are lost: this worker is of no use any more."""
+
+
+class Stopped(Exception):
     """A stop was heard in the middle of something."""
 
 
 @dataclass
-class _Slot:
+class Slot:
     """Buffers of one task on its way in or in work; reused for tasks of the same shape."""
 
     a: list[Array] = field(default_factory=list)
@@ -71,9 +75,9 @@ class Worker:
     def __init__(self, comm: MPI.Comm, job: int, injector: Injector) -> None:
         self.comm, self.job, self.injector = comm, job, injector
         self.box = HeaderBox(comm, 0, TAG_DOWN)
-        self.receiving: deque[_Slot] = deque()
-        self.ready: deque[_Slot] = deque()
-        self.free: list[_Slot] = []
+        self.receiving: deque[Slot] = deque()
+        self.ready: deque[Slot] = deque()
+        self.free: list[Slot] = []
         self.results: list[list[Array]] = []  # free result buffers
         self.sending: list[Outgoing] = []
         self.patience = Patience()
@@ -88,6 +92,8 @@ class Worker:
         """
         try:
             return self._run()
+        except MasterLostError:
+            raise
         except Exception:
             self._report_error(Header(0, self.job), traceback.format_exc())
             until = time.monotonic() + MOURNING_SECONDS
@@ -123,11 +129,20 @@ class Worker:
         left = [item for item in self.sending if not item.test()]
         moved |= len(left) < len(self.sending)
         self.sending = left
+        self._check_master()
         return moved
 
+    def _check_master(self) -> None:
+        """Raise MasterLostError when MPI has lost a message."""
+        incoming = self.receiving[0].incoming if self.receiving else None
+        broken = self.box.broken or (incoming.broken if incoming else "")
+        broken = broken or next((item.broken for item in self.sending if item.broken), "")
+        if broken and self.bye is None:
+            raise MasterLostError(f"a message of the master was lost ({broken})")
+
     def _hear(self, header: Header) -> None:
-        if header.kind == Down.TASK:
-            slot = self.free.pop() if self.free else _Slot()
+        if header.kind in (Down.TASK, Down.ASSIGN):
+            slot = self.free.pop() if self.free else Slot()
             slot.fit(header)
             slot.incoming = Incoming(self.comm, 0, TAG_DOWN_DATA, slot.payload)
             self.receiving.append(slot)
@@ -137,7 +152,7 @@ class Worker:
             self.stopping = True
             self.bye = header
 
-    def _work(self, slot: _Slot) -> None:
+    def _work(self, slot: Slot) -> None:
         """One task from received operands to a result on its way."""
         header = slot.header
         try:
@@ -148,13 +163,15 @@ class Worker:
                 if self.poll():
                     self.patience.reset()
                 if self.stopping:
-                    raise _Stopped
+                    raise Stopped
             self.injector.after(time.monotonic() - start, self.pause)
             seconds = time.monotonic() - start
             for block in out:
                 self.injector.corrupt(block)
-        except _Stopped:
+        except Stopped:
             return
+        except MasterLostError:
+            raise
         except Exception:
             self._report_error(header, traceback.format_exc())
             return
@@ -169,19 +186,19 @@ class Worker:
             if self.poll():
                 self.patience.reset()
             elif self.stopping:
-                raise _Stopped
+                raise Stopped
             else:
                 self.patience.wait(True)
         arrays = self.results.pop() if self.results else []
         return _fit(arrays, header.outputs, (header.cols_a, header.cols_b), DTYPES[header.dtype])
 
     def pause(self, seconds: float) -> None:
-        """Wait while hearing messages. Raises _Stopped when a stop is heard."""
+        """Wait while hearing messages. Raises Stopped when a stop is heard."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self.poll()
             if self.stopping:
-                raise _Stopped
+                raise Stopped
             time.sleep(min(left, 2e-3))
 
     def _report_error(self, header: Header, text: str) -> None:

@@ -61,9 +61,15 @@ class Launch:
         self._stdout, self._stderr = self.folder / "stdout", self.folder / "stderr"
         variables = environment(needed | {MARK: self.mark, "TMPDIR": str(self.folder)}, env)
         self.start = time.monotonic()
-        with self._stdout.open("wb") as out, self._stderr.open("wb") as err:
-            self.process = subprocess.Popen(self.args, env=variables, cwd=cwd or self.folder, stdin=subprocess.DEVNULL,
-                                            stdout=out, stderr=err, start_new_session=True)  # fmt: skip
+        try:
+            with self._stdout.open("wb") as out, self._stderr.open("wb") as err:
+                self.process = subprocess.Popen(
+                    self.args, env=variables, cwd=cwd or self.folder, start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                )  # fmt: skip
+        except OSError:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
 
     def wait(self, timeout: float) -> Completed:
         """The launcher's end. Raises subprocess.TimeoutExpired with the output so far, after killing everything."""
@@ -88,17 +94,28 @@ class Launch:
         return {pid: env for pid, env in environments() if env.get(MARK) == self.mark}
 
     def ranks(self, timeout: float = 20.0, expected: int | None = None) -> dict[int, int]:
-        """rank -> pid, once `expected` (default: all) ranks have started."""
-        expected = int(self.args[2]) if expected is None else expected
+        """rank -> pid, once `expected` (default: all) ranks have started: of the command itself, not its supervisor."""
+        return self._ranks(timeout, expected, supervisors=False)
+
+    def supervisors(self, timeout: float = 20.0, expected: int | None = None) -> dict[int, int]:
+        """rank -> pid of its supervisor (cmm.run only)."""
+        return self._ranks(timeout, expected, supervisors=True)
+
+    def _ranks(self, timeout: float, expected: int | None, *, supervisors: bool) -> dict[int, int]:
+        size = int(self.args[2])
+        expected = size if expected is None else expected
+        supervised = size > 1 and bool({"cmm.run", "cmm.gradient"} & set(self.args))
         deadline = time.monotonic() + timeout
         while True:
-            found = {}
+            found: dict[int, int] = {}
+            parents: dict[int, int] = {}
             for pid, env in sorted(self.processes().items(), reverse=True):  # the first of a rank's processes wins
                 rank = env.get("OMPI_COMM_WORLD_RANK", env.get("PMI_RANK"))
-                if rank is not None:
-                    found[int(rank)] = pid
+                parent = supervisor_of(pid)
+                if rank is not None and (parent is not None or not supervised):
+                    found[int(rank)], parents[int(rank)] = pid, parent or 0
             if len(found) >= expected:
-                return found
+                return parents if supervisors else found
             if time.monotonic() > deadline or self.process.poll() is not None:
                 raise TimeoutError(f"{len(found)} of {expected} ranks after {timeout} s\n{self.stdout}\n{self.stderr}")
             time.sleep(0.02)
@@ -170,6 +187,15 @@ def environments() -> Iterator[tuple[int, dict[str, str]]]:
             with contextlib.suppress(OSError):
                 pairs = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
                 yield int(entry.name), dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def supervisor_of(pid: int) -> int | None:
+    """The parent of a rank of cmm.run when that is its supervisor."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        parent = int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+        if (Path("/proc") / str(parent) / "comm").read_text().strip() == "cmm-supervisor":
+            return parent
+    return None
 
 
 def command_line(pid: int) -> str:

@@ -182,12 +182,16 @@ def test_an_exception_on_any_rank_ends_the_job(make_inputs: Make, rank: int) -> 
         "import os, sys\n"
         "import cmm.run\n"
         "rank = int(os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK', '0')))\n"
-        f"if rank == {rank}:\n"
+        "run = cmm.run._run\n"
+        "def planted(*args):\n"
         "    import cmm.runtime.kernel as kernel, cmm.runtime.worker as worker, cmm.runtime.master as master\n"
         "    def broken(*args):\n"
         "        raise ZeroDivisionError('planted')\n"
         "    worker.products = master.products = broken\n"
         "    master._encode_slice = broken\n"
+        "    return run(*args)\n"
+        f"if rank == {rank}:\n"
+        "    cmm.run._run = planted\n"
         "sys.exit(cmm.run.main())\n"
     )
     done = mpirun(3, wrapper, *inputs.flags, "--grid", "4x4", timeout=30)

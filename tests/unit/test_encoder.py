@@ -91,3 +91,20 @@ def test_kernel_sums_of_products(shape: tuple[int, int, int]) -> None:
 def test_slices_shrink_with_the_work() -> None:
     assert slice_rows(10**6, 10**4) == SLICE_ROWS_LEAST
     assert slice_rows(1000, 1000) == 1000
+
+
+def test_a_task_may_have_more_operands_than_are_kept() -> None:
+    """What `use` returned is not overwritten by the next operands of the same task."""
+    parts = np.random.default_rng(3).standard_normal((6, 7, 3))
+
+    def read(chunk: int, start: int, stop: int, out: Array) -> None:
+        out[...] = parts[chunk, start:stop]
+
+    encoder = Encoder(read, (7, 3), np.dtype(np.float64), capacity=2)
+    operands = [encoder.use(Combination.unit(chunk)) for chunk in range(6)]
+    for operand in operands:
+        while not operand.step():
+            pass
+        assert operand.users == 1
+    for chunk, operand in enumerate(operands):
+        assert (operand.buffer == parts[chunk]).all()

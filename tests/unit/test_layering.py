@@ -22,7 +22,8 @@ PUBLIC = "cmm"
 # Read before NumPy and MPI are loaded: flags are judged there, and a supervisor may have to fork there. Only these, and
 # command lines, may import inside functions.
 STDLIB_ONLY = ("cmm", "cmm.core", "cmm.core.errors", "cmm.core.grid", "cmm.core.spec", "cmm.core.jobfile")
-THIN = (*STDLIB_ONLY, "cmm.codes.registry", "cmm.runtime.launch", "cmm.runtime.report", "cmm.run")
+THIN = (*STDLIB_ONLY, "cmm.codes.registry", "cmm.runtime.launch", "cmm.runtime.report", "cmm.run",
+        "cmm.gradient.__main__", "cmm.gradient.spec")  # fmt: skip
 # What a layer needs from outside the standard library. Optional packages are imported where they are used.
 OUTSIDE = {
     "core": {"numpy"},
@@ -33,7 +34,7 @@ OUTSIDE = {
     "engine": {"numpy"},  # index sets
     "runtime": {"numpy", "scipy", "mpi4py", "threadpoolctl", "psutil", "tqdm", "matplotlib"},
     "simulate": {"numpy", "scipy", "tqdm", "matplotlib"},
-    "gradient": {"numpy", "scipy"},
+    "gradient": {"numpy", "scipy", "matplotlib"},
     "commands": {"numpy"},
 }
 # What may be missing, or has to wait until MPI may start or BLAS is there.
@@ -196,8 +197,9 @@ def test_loaded_before_numpy(module: str) -> None:
 def test_imports_inside_functions_are_for_what_must_load_late() -> None:
     def allowed(found: Import) -> bool:
         late = layer_of(found.module) == "commands" or found.module in THIN
-        # what only the master needs: a worker starts without SciPy
-        master_only = found.target.removeprefix("cmm.runtime.").split(".")[0] in {"leader", "session"}
+        # what only the master needs, and workers with sparse operands: a worker starts without SciPy
+        master_only = found.target.removeprefix("cmm.runtime.").split(".")[0] in {"leader", "session", "sparse_kernel"}
+        master_only |= found.target == "cmm.gradient.leader"
         return late or master_only or found.target.split(".")[0] in LATE_PACKAGES
 
     assert messages(found for found in imports() if found.late and not allowed(found)) == []

@@ -1,0 +1,42 @@
+"""What each MPI and launcher does when a rank dies, and what must be set before MPI_Init. Standard library only.
+
+Measured with Open MPI 5.0, MPICH 5.0 and Slurm 22.05; docs/failures.md has the table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping
+
+from cmm.runtime.launch import Launch
+
+# Variables that let the surviving ranks communicate on; set unless the user has set them.
+SURVIVAL = {
+    # Open MPI: a dead peer's socket is an error of that peer's messages, and not the end of this process.
+    "OMPI_MCA_mpi_ft_enable": "1",
+    # UCX aborts the reader when the memory of a dead peer cannot be read (process_vm_readv); shared memory remains.
+    "UCX_TLS": "^cma",
+}
+
+
+def prepare(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Set what a surviving rank needs; before MPI is loaded."""
+    for name, value in SURVIVAL.items():
+        environ.setdefault(name, value)
+
+
+def of_slurm(launch: Launch, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether srun itself started the ranks (mpirun inside an allocation has daemons of its own)."""
+    return "srun" in launch.launcher and "SLURM_PROCID" in environ and "HYDI_CONTROL_FD" not in environ
+
+
+def unsurvivable(launch: Launch, environ: Mapping[str, str] = os.environ) -> str:
+    """Why this launcher ends every job in which a rank dies; nothing when it can be kept from doing so."""
+    if "OMPI_COMM_WORLD_RANK" not in environ and of_slurm(launch, environ) and "PMIX_RANK" in environ:
+        return "srun --mpi=pmix ends the step when a rank dies; use mpirun inside the allocation"
+    return ""
+
+
+def abort_keeps_code(launch: Launch, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether MPI_Abort(code) ends the job with that code: mpirun does, srun makes it 137."""
+    return not of_slurm(launch, environ)

@@ -1,0 +1,126 @@
+"""The command line: tables, files, exit codes, and going on after Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cmm.simulate.cli import main
+from cmm.simulate.statistics import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = ["--grid", "4x4", "--tasks", "24", "--trials", "4", "--processes", "1", "--no-progress"]
+
+
+def rows(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+
+
+def test_recovery_prints_a_line_for_every_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figure, table = tmp_path / "x.png", tmp_path / "x.csv"
+    code = main(["recovery", "--code", "rkrp", "--code", "fr:groups=2x2", "--alpha", "0.1,0.3", *QUICK,
+                 "--csv", str(table), "--figure", str(figure)])  # fmt: skip
+    found = rows(capsys.readouterr().out)
+    assert code == 0
+    assert [line[0] for line in found[2:]] == ["rkrp", "rkrp", "fr groups=2x2", "fr groups=2x2"]
+    assert {line[3] for line in found[2:]} == {"uniform over P"}
+    assert [line[5] for line in found[2:]] == ["22", "17", "22", "17"]
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert sum(batch.stats.trials for batch in Store(table).batches) == 16
+
+
+def test_a_second_run_only_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["recovery", "--code", "rkrp", "--results", "K+1,K", *QUICK, "--csv", str(tmp_path / "x.csv")]
+    assert main(words) == 0
+    first, size = capsys.readouterr().out, (tmp_path / "x.csv").stat().st_size
+    assert main(words) == 0
+    assert capsys.readouterr().out == first
+    assert (tmp_path / "x.csv").stat().st_size == size
+
+
+def test_threshold_names_the_arrival_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["threshold", "--code", "fr:groups=2x2", "--arrival", "systematic", "--arrival", "ranks:6", "--alpha",
+                 "0.1,0.2", *QUICK]) == 0  # fmt: skip
+    found = rows(capsys.readouterr().out)
+    systematic = [f"systematic first, {share} % of them lost" for share in (10, 20)]
+    assert [line[3] for line in found[2:]] == [*systematic, "whole ranks of 6 lost together"]
+
+
+def test_latency_ranks_schemes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["latency", "--workers", "8", "--scheme", "fr/pull", "--scheme", "uncoded/oneshot", "--model",
+                 "shifted-exponential:1@worker", "--profile", "ideal", "--trials", "2", "--processes", "1",
+                 "--no-progress", "--figure", str(tmp_path / "x.svg")]) == 0  # fmt: skip
+    found = rows(capsys.readouterr().out)
+    assert found[0] == ["scheme", "W = 8, shifted-exponential:1@worker"]
+    assert [line[0] for line in found[2:4]] == ["fr (pull)", "uncoded (oneshot)"]
+    assert "<svg" in (tmp_path / "x.svg").read_text()
+
+
+def test_design_prints_evidence_and_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["design", "--grid", "20x20", "--tasks", "600", "--alpha", "0.1", "--trials", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "use  --code fr --param groups=" in out
+    assert "the rule of docs/codes.md" in out
+    assert "probability 0.1" in out
+
+
+@pytest.mark.parametrize(("words", "names"), [
+    (["recovery", "--code", "rkrpp", "--alpha", "0.1"], "--code"),
+    (["recovery", "--code", "rkrp", "--alpha", "1.5"], "--alpha"),
+    (["recovery", "--code", "rkrp", "--alpha", "0.1:0.2"], "--alpha"),
+    (["recovery", "--code", "rkrp"], "--results"),
+    (["recovery", "--code", "rkrp", "--results", "K-1"], "--results"),
+    (["recovery", "--code", "rkrp", "--results", "25"], "--results"),
+    (["recovery", "--code", "rkrp:wrong=1", "--alpha", "0.1"], "--param wrong"),
+    (["recovery", "--code", "rkrp", "--alpha", "0.1", "--arrival", "nearest"], "--arrival"),
+    (["recovery", "--code", "rkrp", "--alpha", "0.1", "--trials", "0"], "--trials"),
+    (["recovery", "--code", "rkrp", "--alpha", "0.1", "--decoder", "peeling+outer"], "--decoder"),
+    (["recovery", "--code", "rkrp", "--alpha", "0.1", "--figure", "x.txt"], "--figure"),
+    (["recovery", "--code", "rkrp", "--alpha", "0.1", "--unknown"], "unrecognized"),
+    (["threshold"], "--code"),
+    ([], "COMMAND"),
+])  # fmt: skip
+def test_bad_input_is_named(words: list[str], names: str, capsys: pytest.CaptureFixture[str]) -> None:
+    quick = QUICK if words[:1] in (["recovery"], ["threshold"]) else []
+    assert main([*quick_merge(words, quick)]) == 64
+    assert names in capsys.readouterr().err
+
+
+def quick_merge(words: list[str], quick: list[str]) -> list[str]:
+    """The quick flags first, so that the words override them."""
+    return [*words[:1], *quick, *words[1:]]
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recovery", "--code", "rkrp", "--alpha", "0.1", *QUICK, "--csv", str(tmp_path / "no" / "x.csv")]) == 73
+    assert "--csv" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    words = [sys.executable, "-m", "cmm.simulate", "recovery", "--code", "fr:groups=3x3", "--grid", "12x12",
+             "--tasks", "220", "--alpha", "0.2:0.3:4", "--trials", "4000", "--batch", "2", "--processes", "2",
+             "--csv", str(path)]  # fmt: skip
+    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                               env={**os.environ, "PYTHONPATH": str(ROOT)},
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))  # fmt: skip
+    try:
+        limit = time.monotonic() + 60
+        while not path.exists() or path.read_text().count("\n") < 5:
+            assert time.monotonic() < limit
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 75
+    assert b"Traceback" not in errors
+    done = sum(batch.stats.trials for batch in Store(path).batches)
+    assert 4 <= done < 16000
