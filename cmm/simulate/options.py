@@ -1,0 +1,113 @@
+"""Texts of the command line read into values; every refusal names flag, rule, value and remedy."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from cmm.core.errors import UsageError
+from cmm.core.grid import Grid
+from cmm.simulate.arrivals import Arrival
+from cmm.simulate.experiment import CodeSpec, Experiment
+
+MOST_POINTS = 10000
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UsageError in place of leaving with exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError("command line", message, " ".join(sys.argv[1:]) or "nothing", f"See {self.prog} --help.")
+
+
+def read_points(flag: str, text: str) -> list[float]:
+    """`0.05,0.1,0.2` or `FROM:TO:COUNT` (both ends included). Raises UsageError."""
+    try:
+        if ":" in text:
+            first, last, count = text.split(":")
+            if not 1 <= int(count) <= MOST_POINTS:
+                raise ValueError
+            values = np.linspace(float(first), float(last), int(count)).tolist()
+        else:
+            values = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(flag, "must be numbers like 0.05,0.1 or FROM:TO:COUNT", repr(text),
+                         "For example 0.2:0.36:30.") from None  # fmt: skip
+    if not np.isfinite(values).all():
+        raise UsageError(flag, "must be finite", repr(text), "For example 0.2:0.36:30.")
+    return [float(value) for value in values]
+
+
+def read_alphas(text: str) -> list[float]:
+    """Straggler fractions, from 0 to below 1."""
+    values = read_points("--alpha", text)
+    if not all(0 <= value < 1 for value in values):
+        raise UsageError("--alpha", "must be from 0 to below 1", repr(text), "For example 0.2:0.36:30.")
+    return values
+
+
+def read_results(text: str, blocks: int) -> list[int]:
+    """`7060,6480` or `K+6,K+10`. Raises UsageError."""
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(?:(K)\s*(?:\+\s*(\d{1,9}))?|(\d{1,9}))\s*", part, re.IGNORECASE)
+        if match is None:
+            raise UsageError("--results", "must be whole numbers, or K+ whole numbers", repr(text),
+                             "For example 7060,6480 or K+6.")  # fmt: skip
+        found.append(blocks + int(match[2] or 0) if match[1] else int(match[3]))
+    return found
+
+
+def read_number(flag: str, text: str, least: float = 0.0, whole: bool = False) -> float:
+    """A finite number of at least `least`. Raises UsageError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not (np.isfinite(value) and value >= least) or (whole and value != int(value)):
+        kind = "a whole number" if whole else "a number"
+        raise UsageError(flag, f"must be {kind} of at least {least:g}", repr(text), "Correct it.")
+    return value
+
+
+def experiments(kind: str, options: Any) -> list[Experiment]:
+    """Every code × arrival model × decoder × point of the command line."""
+    found: list[Experiment] = []
+    for text in options.code:
+        code = CodeSpec.parse(text, options.grid, int(read_number("--tasks", options.tasks, 1, whole=True)))
+        for arrival in arrivals(options):
+            for decoder in options.decoder:
+                for results in points(kind, options, code, arrival):
+                    errors = options.errors and not decoder.startswith("peeling")
+                    found.append(Experiment(kind, code, arrival, decoder, results, options.seed, errors))
+    return list(dict.fromkeys(found))
+
+
+def arrivals(options: Any) -> list[Arrival]:
+    """The arrival models; `systematic` without a number is one for every α."""
+    found: list[Arrival] = []
+    for text in options.arrival:
+        if text.strip().lower() == "systematic":
+            if options.alpha is None:
+                raise UsageError("--arrival", "systematic needs a LOSS, or --alpha", text, "Use systematic:0.1.")
+            found += [Arrival("systematic", alpha) for alpha in read_alphas(options.alpha)]
+        else:
+            found.append(Arrival.parse(text))
+    return found
+
+
+def points(kind: str, options: Any, code: CodeSpec, arrival: Arrival) -> Sequence[int | None]:
+    """N of every point: from --results, or from --alpha as P − αP."""
+    if kind == "threshold":
+        return [None]
+    if options.results is not None:
+        return read_results(options.results, Grid.parse(code.grid).K)
+    if options.alpha is None or arrival.kind == "systematic":
+        raise UsageError("--results", f"must be given for arrival {arrival.kind}", "nothing",
+                         "Give --results N, or --alpha for models of P tasks.")  # fmt: skip
+    return [code.tasks - round(alpha * code.tasks) for alpha in read_alphas(options.alpha)]
