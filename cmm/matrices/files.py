@@ -1,6 +1,7 @@
 """Matrices from files and to files: opened memory-mapped, read by blocks, written under a temporary name and renamed.
 
-A format is one module with `open_array(path, argument)` and `write_array(file, array)` and one line in FORMATS.
+A format is one module with `open_array(path, argument)` and `write_array(file, array)` and one line in
+`cmm.matrices.formats`. Formats that hold several matrices take the name of one as a further argument (`FILE::NAME`).
 """
 
 from __future__ import annotations
@@ -11,20 +12,21 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from cmm.core.errors import DataError, InputMissingError, OutputError, UsageError
+from cmm.core.spec import split_member
 from cmm.core.task import Array
-
-FORMATS: dict[str, str] = {
-    ".npy": "cmm.matrices.npy",
-}
+from cmm.matrices import formats
+from cmm.matrices.room import check_room
+from cmm.matrices.sparse import from_scipy
+from cmm.matrices.stored import TALLEST, Deferred, Matrix, Stored
 
 EXACT = 1 << 53  # every integer up to 2^53 in absolute value is a float64
 _TILE = 1 << 20  # bytes looked at together when a matrix is scanned: they stay in the cache
@@ -36,14 +38,16 @@ class MatrixSource:
 
     Attributes
     ----------
-    array : 2-D ndarray or memmap of any strides, byte order and numeric dtype
+    array : 2-D, of any byte order and numeric dtype: an ndarray or memmap of any strides, or a `Stored` matrix
     argument : what the user called it, for messages ("--a")
-    path : the file, or None
+    path : the file, with the name of the matrix in it; or None
+    stamp : (inode, size, time of change) of the file when it was opened, or None
     """
 
-    array: Array
+    array: Matrix
     argument: str
     path: Path | None = None
+    stamp: tuple[int, int, int] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -59,39 +63,73 @@ class MatrixSource:
         return self.array.nbytes
 
     @property
+    def memory(self) -> int:
+        """Bytes of it that are held in memory; a mapped file needs none."""
+        if isinstance(self.array, Stored):
+            return self.array.memory
+        return 0 if isinstance(self.array, np.memmap) else self.bytes
+
+    @property
     def name(self) -> str:
         return str(self.path) if self.path else f"an array of shape {self.shape}"
+
+    def check_unchanged(self) -> None:
+        """Raise DataError if somebody has written to the file since it was opened. One that was deleted or replaced
+        by another of its name has not changed: the old content is what was read, to the end."""
+        if self.path is None or self.stamp is None:
+            return
+        now = _stamp(Path(split_member(str(self.path))[0]))
+        if now is not None and now[0] == self.stamp[0] and now != self.stamp:
+            raise DataError(self.argument, "must not change while it is read", f"{self.path}, which was written to",
+                            "Run again when nobody writes to it.")  # fmt: skip
 
 
 # ---- input -------------------------------------------------------------------------------------------------------
 
 
-def open_matrix(path: str | os.PathLike[str], argument: str = "--a") -> MatrixSource:
-    """Open a matrix file memory-mapped. A 1-D file is one column.
+def open_matrix(path: str | os.PathLike[str], argument: str = "--a", *, load: bool = True) -> MatrixSource:
+    """Open a matrix file, memory-mapped or read by blocks where the format allows it. A 1-D array is one column.
+
+    Parameters
+    ----------
+    path : the file; FILE::NAME for one of several matrices in a file
+    load : read what has to be read as a whole (text, compressed .npz) now. Otherwise when it is first looked at; shape
+        and dtype are known either way
 
     Raises
     ------
-    InputMissingError : no such file, a directory, not readable (exit code 66)
-    DataError : empty, truncated, unknown format, not numeric, not 1-D or 2-D (exit code 65)
+    InputMissingError : no such file or matrix in it, a directory, not readable (exit code 66)
+    DataError : empty, truncated, unknown format, several matrices and none named, too large for the memory, not
+        numeric, not 1-D or 2-D (exit code 65)
+    UsageError : a package for the format is missing (exit code 64)
     """
-    file = Path(path)
+    text, member = split_member(os.fspath(path))
+    file, place = Path(text), Path(path)
     _check_readable(file, argument)
-    module = _format(file)
+    stamp = _stamp(file)
+    module = formats.module_of(file)
     if module is None:
-        raise DataError(argument, f"must be one of the formats {_known()}", file, "Convert it with numpy.save.")
+        raise DataError(
+            argument, f"must be one of the formats {formats.readable()}", file, "Convert it with numpy.save."
+        )
     try:
-        array: Array = module.open_array(file, argument)
+        array: Matrix = module.open_array(file, argument, *formats.member_of(file, member))
+        check_room(32 * sum(array.shape), argument, f"vectors as long as the sides of {place}, {array.shape}")
+        if load and isinstance(array, Deferred):
+            array = array.load()
     except OSError as error:
         raise InputMissingError(argument, "must be readable", f"{file} ({error.strerror or error})",
                                 "Check the file and its permissions.") from error  # fmt: skip
-    return as_source(array, argument, file)
+    return replace(as_source(array, argument, place), stamp=stamp)
 
 
-def as_source(array: npt.ArrayLike, argument: str, path: Path | None = None) -> MatrixSource:
-    """Wrap an array that is already there. A 1-D array is one column. Raises DataError as `open_matrix` does."""
+def as_source(array: npt.ArrayLike | Stored, argument: str, path: Path | None = None) -> MatrixSource:
+    """Wrap a matrix that is already there: anything NumPy takes for an array, or a SciPy sparse matrix. A 1-D array is
+    one column. Raises DataError as `open_matrix` does."""
     if isinstance(array, np.ma.MaskedArray):
         raise DataError(argument, "must not be a masked array", f"shape {array.shape}", "Fill it: array.filled(0).")
-    data = np.asanyarray(array)
+    data: Any = from_scipy(array, argument, str(path or "")) if sp.issparse(array) else array
+    data = data if isinstance(data, Stored) else np.asanyarray(data)
     name = f"{path} with " if path else ""
     if data.dtype.kind not in "biufc":
         raise DataError(argument, "must hold numbers (bool, integer, float or complex)", f"{name}dtype {data.dtype}",
@@ -118,14 +156,12 @@ def _check_readable(file: Path, argument: str) -> None:
         raise InputMissingError(argument, "must be readable", f"{file} (permission denied)", "Check its permissions.")
 
 
-def _format(file: Path) -> Any:
-    """The module that reads and writes this file, by its suffix; None when there is none."""
-    module = FORMATS.get(file.suffix.lower())
-    return None if module is None else import_module(module)
-
-
-def _known() -> str:
-    return ", ".join(sorted(FORMATS))
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 # ---- output ------------------------------------------------------------------------------------------------------
@@ -147,9 +183,9 @@ def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
     OutputError : directory missing or not writable, a directory itself, existing, an input, no space (exit code 73)
     UsageError : suffix of no known format (exit code 64)
     """
-    file = Path(path)
-    if matrix and file.suffix.lower() not in FORMATS:
-        raise UsageError(argument, f"must be one of the formats {_known()}", file, "Choose such a suffix.")
+    file, member = _place(path) if matrix else (Path(path), None)
+    if matrix:
+        _check_format(file, member, argument)
     if file.is_dir():
         raise OutputError(argument, "must be a file", f"the directory {file}", "Name a file in it.")
     if file.exists():
@@ -168,8 +204,25 @@ def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
         raise OutputError(argument, f"needs {size} bytes on its file system", f"{free} free", "Make room for it.")
 
 
+def _place(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
+    text, member = split_member(os.fspath(path))
+    return Path(text), member
+
+
+def _check_format(file: Path, member: str | None, argument: str) -> Any:
+    """The module that writes this file. Raises UsageError."""
+    module = formats.module_of(file)
+    if module is None or formats.suffix_of(file) in formats.READ_ONLY:
+        raise UsageError(argument, f"must be one of the formats {formats.writable()}", file, "Choose such a suffix.")
+    if hasattr(module, "require"):
+        module.require(argument)
+    if member is not None and {".", ".."} & set(member.split("/")):
+        raise UsageError(argument, "must name a matrix without . and ..", f"{file}::{member}", "Choose another name.")
+    return module
+
+
 def _check_existing(file: Path, inputs: Iterable[str | os.PathLike[str]], overwrite: bool, argument: str) -> None:
-    for other in inputs:
+    for other in (_place(path)[0] for path in inputs):
         if os.path.exists(other) and os.path.samefile(file, other):
             raise OutputError(argument, "must not be an input", file, "Choose another name.")
     if not overwrite:
@@ -184,12 +237,11 @@ def write_matrix(path: str | os.PathLike[str], matrix: Array, *, argument: str =
     Raises
     ------
     OutputError : with the operating system's text (no space left, permission denied, ...)
-    UsageError : suffix of no known format
+    UsageError : suffix of no known format, or a package for it is missing
     """
-    module = _format(Path(path))
-    if module is None:
-        raise UsageError(argument, f"must be one of the formats {_known()}", path, "Choose such a suffix.")
-    _replace(path, lambda file: module.write_array(file, matrix), argument)
+    target, member = _place(path)
+    module = _check_format(target, member, argument)
+    _replace(target, lambda file: module.write_array(file, matrix, *formats.member_of(target, member)), argument)
 
 
 def write_atomic(path: str | os.PathLike[str], content: str | bytes, *, argument: str = "--report") -> None:
@@ -272,18 +324,11 @@ def check_exact(source: MatrixSource) -> None:
                             "Divide the column, or convert with array.astype(float) if rounding is fine.")  # fmt: skip
 
 
-def tiles(array: Array, limit: int = _TILE) -> Iterator[tuple[slice, slice]]:
+def tiles(array: Matrix, limit: int = _TILE) -> Iterator[tuple[slice, slice]]:
     """(rows, columns) of tiles of about `limit` bytes that cover a 2-D array, in the order in which it lies in memory
-    (or in its file); at most 4096 rows each, so that sums over a tile's column stay accurate in single precision."""
+    (or in its file); at most TALLEST rows each, so that sums over a tile's column stay accurate in single precision."""
     rows, cols = array.shape
-    elements = max(1, limit // array.itemsize)
-    by_columns = rows > 1 and abs(array.strides[0]) < abs(array.strides[1])
-    if by_columns:
-        height = max(1, min(rows, 4096))
-        width = max(1, elements // height)
-    else:
-        width = max(1, min(cols, 1 << 15))
-        height = min(4096, max(1, elements // width))
+    height, width, by_columns = array.tile(limit) if isinstance(array, Stored) else _array_tile(array, limit)
     bands = [slice(k, min(k + height, rows)) for k in range(0, rows, height)]
     strips = [slice(k, min(k + width, cols)) for k in range(0, cols, width)]
     if by_columns:
@@ -292,7 +337,18 @@ def tiles(array: Array, limit: int = _TILE) -> Iterator[tuple[slice, slice]]:
         yield from ((band, strip) for band in bands for strip in strips)
 
 
-def column_block(array: Array, rows: slice, cols: slice, dtype: np.dtype[Any], *, conjugate: bool = False,
+def _array_tile(array: Array, limit: int) -> tuple[int, int, bool]:
+    rows, cols = array.shape
+    elements = max(1, limit // array.itemsize)
+    by_columns = rows > 1 and abs(array.strides[0]) < abs(array.strides[1])
+    if by_columns:
+        height = max(1, min(rows, TALLEST))
+        return height, max(1, elements // height), True
+    width = max(1, min(cols, 1 << 15))
+    return min(TALLEST, max(1, elements // width)), width, False
+
+
+def column_block(array: Matrix, rows: slice, cols: slice, dtype: np.dtype[Any], *, conjugate: bool = False,
                  out: Array | None = None) -> Array:  # fmt: skip
     """Rows x columns of `array` as a C-contiguous native block of `dtype`, copied once whatever the strides.
 

@@ -23,6 +23,7 @@ from cmm.core.errors import DataError, InaccurateError
 from cmm.core.rng import secret_generator
 from cmm.core.task import Array
 from cmm.matrices.files import EXACT, MatrixSource, check_exact, tiles
+from cmm.matrices.stored import Matrix
 
 LARGEST_COEFFICIENT = 3
 PRIMES = (2147483647, 2147483629)  # below 2^31: products of two residues fit into int64
@@ -155,6 +156,39 @@ class ExactSystem:
         return rounded
 
 
+class ExactSums:
+    """Targets that are sums of results with integer coefficients, D Y with D M = T (grids that split the shared
+    dimension). D M = T is proved in integers, once; the sums themselves are exact below 2^53.
+
+    Parameters
+    ----------
+    combination : (targets, equations) D, integers up to rounding
+    take : (equations,) which result each equation is
+    matrix : (rows, unknowns) sparse, integer values: coefficients of the results
+    targets : (targets, unknowns) sparse T
+    bound : no element of a result is larger in absolute value
+
+    Raises
+    ------
+    InaccurateError : D is not of integers, so that nothing is proved
+    DataError : sums that float64 could round
+    """
+
+    def __init__(self, combination: Array, take: Array, matrix: sp.csr_array, targets: sp.csr_array,
+                 bound: int) -> None:  # fmt: skip
+        self._combination, self._take = np.rint(combination), take
+        difference = sp.csr_array(self._combination) @ sp.csr_array(matrix)[take] - targets
+        if np.iscomplexobj(difference.data) or abs(difference).max():
+            raise InaccurateError("the results used do not give C with integer coefficients")
+        if bound * int(np.abs(self._combination).sum(axis=1).max(initial=0)) >= EXACT:
+            raise DataError("coefficients", "an exact sum needs every sum below 2^53", bound, "Use a smaller grid.")
+
+    def settle(self, results: Array, solved: Array) -> Array:
+        """The sums (targets, e) from results (rows, e); `solved`, the same with rounding, is not used."""
+        exact: Array = self._combination @ results[self._take]
+        return exact
+
+
 def full_column_rank(matrix: Int64) -> bool:
     """Whether the columns of an integer matrix are independent, proved by elimination modulo a prime (independent
     modulo a prime means independent; the converse fails only for primes that divide every minor: two are tried)."""
@@ -189,7 +223,7 @@ def as_int64(C: Array) -> Int64:
 # ---- the finished C ------------------------------------------------------------------------------------------------
 
 
-def product_holds(A: Array, B: Array, C: Int64, rng: np.random.Generator | None = None) -> bool:
+def product_holds(A: Matrix, B: Matrix, C: Int64, rng: np.random.Generator | None = None) -> bool:
     """Freivalds' check in exact arithmetic: C y = A^T (B y) modulo two primes, for secret random y.
 
     A wrong C passes with a probability below 2^-60, whichever elements are wrong and by how little.
@@ -208,7 +242,7 @@ def product_holds(A: Array, B: Array, C: Int64, rng: np.random.Generator | None 
     return True
 
 
-def _times(matrix: Array, vector: Array, prime: int) -> Int64:
+def _times(matrix: Matrix, vector: Array, prime: int) -> Int64:
     """matrix @ vector modulo a prime, exactly; by tiles."""
     total = np.zeros(matrix.shape[0], dtype=np.int64)
     for rows, cols in tiles(matrix):

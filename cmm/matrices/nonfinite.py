@@ -19,6 +19,7 @@ import scipy.sparse as sp
 
 from cmm.core.task import Array, IntArray
 from cmm.matrices.files import tiles
+from cmm.matrices.stored import Matrix
 
 _LINES = 1 << 22  # elements of C judged together
 _BAND = 1 << 22  # bytes of the other matrix looked at together
@@ -40,7 +41,7 @@ class Lines:
     terms: int
 
 
-def fill_nonfinite(C: Array, A: Array, B: Array, finite_a: Array, finite_b: Array) -> Lines:
+def fill_nonfinite(C: Array, A: Matrix, B: Matrix, finite_a: Array, finite_b: Array) -> Lines:
     """Write the lines of C = A^T B that belong to columns with NaN or infinity; the rest of C is left alone.
 
     Parameters
@@ -59,7 +60,7 @@ def fill_nonfinite(C: Array, A: Array, B: Array, finite_a: Array, finite_b: Arra
         return Lines(len(rows), len(cols), terms + _fill_rows(C, A, B, rows, cols))
 
 
-def _fill_columns(C: Array, A: Array, B: Array, cols: IntArray) -> int:
+def _fill_columns(C: Array, A: Matrix, B: Matrix, cols: IntArray) -> int:
     terms = 0
     for part in _parts(cols, C.shape[0]):
         kinds, seen = _kinds(B, part, A)
@@ -68,7 +69,7 @@ def _fill_columns(C: Array, A: Array, B: Array, cols: IntArray) -> int:
     return terms
 
 
-def _fill_rows(C: Array, A: Array, B: Array, rows: IntArray, cols: IntArray) -> int:
+def _fill_rows(C: Array, A: Matrix, B: Matrix, rows: IntArray, cols: IntArray) -> int:
     """Rows after columns: where they cross, the terms of both decide."""
     terms = 0
     for part in _parts(rows, C.shape[1]):
@@ -91,7 +92,7 @@ def _values(kinds: Array) -> Array:
     return np.where(kinds == _PLUS, np.inf, np.where(kinds == _MINUS, -np.inf, np.nan))
 
 
-def _kinds(X: Array, columns: IntArray, Y: Array) -> tuple[Array, int]:
+def _kinds(X: Matrix, columns: IntArray, Y: Matrix) -> tuple[Array, int]:
     """For some columns of X, which kinds of non-finite terms X_ki Y_kj there are: bits by (column, j), and how many
     terms were looked at."""
     infinite, holds_nan = _infinities(X, columns)
@@ -113,7 +114,7 @@ def _kinds(X: Array, columns: IntArray, Y: Array) -> tuple[Array, int]:
     return kinds, infinite.nnz * Y.shape[1]
 
 
-def _infinities(X: Array, columns: IntArray) -> tuple[sp.csr_array, Array]:
+def _infinities(X: Matrix, columns: IntArray) -> tuple[sp.csr_array, Array]:
     """Signs of the infinite elements of some columns, (columns x rows of X) sparse, and which columns hold a NaN."""
     holds_nan = np.zeros(len(columns), dtype=bool)
     found: list[tuple[Array, Array, Array]] = []

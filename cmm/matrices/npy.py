@@ -7,6 +7,8 @@ Source: NEP 1 and the description in `numpy.lib.format`.
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -16,7 +18,9 @@ from numpy.lib import format as npy
 
 from cmm.core.errors import DataError
 from cmm.core.task import Array
+from cmm.matrices.stored import check_sides
 
+_HEADER = 1 << 20  # bytes in which a header has to end
 _SLAB = 1 << 24  # bytes written at a time: OSError then carries its errno, which ndarray.tofile loses
 
 
@@ -29,19 +33,35 @@ def open_array(path: Path, argument: str) -> Array:
     OSError : the file cannot be opened
     """
     with path.open("rb") as file:
-        shape, fortran, dtype = _header(file, path, argument)
-        offset = file.tell()
-    need = offset + dtype.itemsize * _elements(shape)
+        head = io.BytesIO(file.read(_HEADER))
+    shape, fortran, dtype = header(head, path, argument)
+    return mapped(path, path, argument, head.tell(), shape, fortran, dtype)
+
+
+def mapped(path: Path, place: Path, argument: str, offset: int, shape: tuple[int, ...], fortran: bool,
+           dtype: np.dtype[Any]) -> Array:  # fmt: skip
+    """The elements that start at byte `offset` of a file. `place`: what messages call it. Raises DataError."""
+    need = offset + dtype.itemsize * elements(shape)
     have = path.stat().st_size
     if have < need:
-        raise DataError(argument, "must be a complete .npy file", f"{path} with {have} of {need} bytes",
+        raise DataError(argument, "must be a complete .npy file", f"{place} with {have} of {need} bytes",
                         "It is truncated: copy or save it again.")  # fmt: skip
     if need == offset:
         return np.empty(shape, dtype)
     return np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
 
 
-def _header(file: IO[bytes], path: Path, argument: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def header(file: IO[bytes], path: Path, argument: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """(shape, whether in Fortran order, dtype) from the start of a file, which is left behind its header.
+
+    Parameters
+    ----------
+    path : what messages call it
+
+    Raises
+    ------
+    DataError : no .npy header, or one of Python objects
+    """
     remedy = "Write it with numpy.save."
     try:
         version = npy.read_magic(file)
@@ -54,19 +74,23 @@ def _header(file: IO[bytes], path: Path, argument: str) -> tuple[tuple[int, ...]
     if version not in readers:
         raise DataError(argument, "must be a .npy file of version 1 to 3", f"{path}, version {version}", remedy)
     try:
-        shape, fortran, dtype = readers[version](file)
-        if any(size < 0 for size in shape):
-            raise ValueError(f"shape {shape}")
-    except (ValueError, TypeError, SyntaxError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # headers of Python 2
+            shape, fortran, dtype = readers[version](file)
+    except Exception as error:  # NumPy evaluates the header as a Python literal: anything can come of a damaged one
         text = str(error).splitlines()[0][:120] if str(error) else "unreadable"
         raise DataError(argument, "must have a valid .npy header", f"{path} ({text})", remedy) from None
     if dtype.hasobject:
         raise DataError(argument, "must not hold Python objects", f"{path} with dtype {dtype}",
                         "Convert it with array.astype(float) and save it again.")  # fmt: skip
+    if dtype.shape:
+        raise DataError(argument, "must have a valid .npy header", f"{path} ({dtype})", remedy)
+    check_sides(shape, argument, path)
     return shape, fortran, dtype
 
 
-def _elements(shape: tuple[int, ...]) -> int:
+def elements(shape: tuple[int, ...]) -> int:
+    """The product, as a Python integer: nothing overflows."""
     count = 1
     for size in shape:
         count *= size
@@ -78,11 +102,11 @@ def write_array(file: IO[bytes], array: Array) -> None:
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
     described = {"descr": npy.dtype_to_descr(array.dtype), "fortran_order": fortran, "shape": array.shape}
     npy.write_array_header_1_0(file, described)
-    for slab in _slabs(array.T if fortran else array):
+    for slab in slabs(array.T if fortran else array):
         file.write(slab.view(np.uint8).data)
 
 
-def _slabs(array: Array) -> Iterator[Array]:
+def slabs(array: Array) -> Iterator[Array]:
     """C-contiguous row slabs of about _SLAB bytes that together are the array."""
     if array.size == 0:
         return

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from cmm.core.errors import DataError
 from cmm.core.task import Array
 from cmm.matrices.files import MatrixSource, column_block, tiles
+from cmm.matrices.stored import Matrix
 
 Exponents = npt.NDArray[np.int64]
 
@@ -114,7 +115,7 @@ def refuse_nonfinite(source: MatrixSource, found: ColumnScan) -> None:
 # ---- looking -----------------------------------------------------------------------------------------------------
 
 
-def scan(array: Array, dtype: np.dtype[Any]) -> ColumnScan:
+def scan(array: Matrix, dtype: np.dtype[Any]) -> ColumnScan:
     """Look at every element once, by tiles (columns of extreme size or not finite: three times).
 
     Parameters
@@ -151,7 +152,7 @@ def _worth_scaling(exponents: Exponents, dtype: np.dtype[Any]) -> bool:
     return high - low > _SPREAD or max(-low, high) > _PLAIN[_real_bytes(dtype)]
 
 
-def _sums_of_squares(array: Array, dtype: np.dtype[Any]) -> Array:
+def _sums_of_squares(array: Matrix, dtype: np.dtype[Any]) -> Array:
     """Sum of |x|^2 by column, float64; wrong (infinite, NaN or tiny) for columns of extreme size or not finite."""
     sums = np.zeros(array.shape[1])
     for rows, cols in tiles(array):
@@ -174,7 +175,7 @@ def _real_tile(tile: Array, dtype: np.dtype[Any]) -> tuple[Array, bool]:
     return part.view(np.dtype(f"f{_real_bytes(dtype)}")), flipped
 
 
-def _extreme_norms(array: Array, dtype: np.dtype[Any], columns: Array) -> tuple[Array, Exponents, Array]:
+def _extreme_norms(array: Matrix, dtype: np.dtype[Any], columns: Array) -> tuple[Array, Exponents, Array]:
     """(mantissas, exponents, finite) of the 2-norms of some columns, safe from overflow and underflow."""
     largest = np.zeros(len(columns))
     for chosen, part in _column_tiles(array, dtype, columns):
@@ -189,7 +190,7 @@ def _extreme_norms(array: Array, dtype: np.dtype[Any], columns: Array) -> tuple[
     return mantissas, np.where(sums > 0, shifts + exponents, 0), finite
 
 
-def _column_tiles(array: Array, dtype: np.dtype[Any], columns: Array) -> Any:
+def _column_tiles(array: Matrix, dtype: np.dtype[Any], columns: Array) -> Any:
     """(positions in `columns`, their elements in a tile as float64 of shape (rows, positions, 1 or 2))."""
     wide = np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
     for rows, cols in tiles(array):
