@@ -59,7 +59,8 @@ def run_ranks(case: str, options: argparse.Namespace) -> list[str]:
     words, needed = launcher(sys.prefix, options.workers + 1)
     flags = ["--size", options.size, "--workers", options.workers, "--pairs", options.pairs, "--inside", case]
     command = [*words, sys.executable, "-m", "benchmarks.overhead", *map(str, flags)]
-    done = subprocess.run(command, env={**os.environ, **needed}, stdout=subprocess.PIPE, text=True, timeout=900, check=False)
+    env = {**os.environ, **needed}
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=900, check=False)
     return [line for line in done.stdout.splitlines() if line.startswith("  ")] or [f"  {case}: no result"]
 
 
@@ -195,7 +196,7 @@ def whole_command(options: argparse.Namespace) -> list[str]:
     return [
         f"  {'whole command, launch and files included':44} {seconds / base:6.2f} x numpy ({seconds:.2f} s)",
         f"  {'whole command, one worker frozen':44} {frozen_seconds / base:6.2f} x numpy ({frozen_seconds:.2f} s)",
-        f"  {'leaving after the report, worker frozen':44} {stay:6.2f} s   budget 1.00{'' if stay <= 1 else '   MISSED'}",
+        f"  {'leaving after the report, worker frozen':44} {stay:6.2f} s   budget 1.00" + "   MISSED" * (stay > 1),
     ]
 
 

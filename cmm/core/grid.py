@@ -26,7 +26,8 @@ class Grid:
         for name in ("m", "n", "p"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise UsageError("--grid", f"{name} must be a whole number from 1 on", value, "Use for example 4x4.")
+                rule = f"{name} must be a whole number of at least 1"
+                raise UsageError("--grid", rule, value, "Use for example 4x4.")
 
     @classmethod
     def parse(cls, text: str) -> Grid:
