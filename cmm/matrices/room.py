@@ -32,7 +32,7 @@ def check_room(need: int, argument: str, what: str) -> None:
     if need > have:
         raise DataError(argument, f"must fit into memory, which has {have / 1e9:.3g} GB free",
                         f"{what}: {need / 1e9:.3g} GB",
-                        "Use a larger node, or a .npy file, which is read in parts.")  # fmt: skip
+                        "Use a node with more memory; .npy files of A and B need none.")  # fmt: skip
 
 
 def _machine() -> int:
