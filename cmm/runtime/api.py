@@ -30,6 +30,8 @@ from cmm.runtime.worker import Worker
 if TYPE_CHECKING:
     from cmm.runtime.session import Options
 
+UNSUPERVISED = ("the death of a rank would end the whole program: only python -m cmm.run supervises its ranks "
+                "(slow and frozen workers are survived here too)")  # fmt: skip
 GRACE_SECONDS = 0.3  # how long the master waits for acknowledgements once it has C
 
 
@@ -89,6 +91,8 @@ def _lead(end: Endpoint, A: Any, B: Any, options: Options, threads: int) -> tupl
 
     record, clock = Record(), Clock()
     record.environment = environment(MPI.Get_library_version(), threads)
+    if end.link is not None and end.link.failures.watch is None:
+        record.warnings.append(UNSUPERVISED)
     try:
         if A is None or B is None:
             raise UsageError("A, B", "must be given on rank 0 of the communicator", "None", "Pass both matrices there.")

@@ -130,7 +130,7 @@ def meet(world: MPI.Comm, tie: Tie | None) -> Failures:
     if failures.watch is not None:
         late = failures.watch.gather(GATHER_SECONDS)
         failures.unwatched += late
-        _warn(failures, late, cards, "have a supervisor that has not reached rank 0")
+        _warn(failures, late, cards, "its supervisor has not reached rank 0 (a firewall between the nodes?)")
     return failures
 
 
@@ -167,7 +167,7 @@ def _watch(cards: Sequence[tuple[bool, bytes, str]], tie: Tie | None) -> Failure
             failures.unwatched = list(range(1, len(cards)))
             failures.warnings.append(f"no port to hear the supervisors on ({error}): the death of a rank ends the job")
             return failures
-    _warn(failures, bare, cards, unsurvivable(launch.detect()) or "have no supervisor")
+    _warn(failures, bare, cards, unsurvivable(launch.detect()) or "it has no supervisor")
     return failures
 
 

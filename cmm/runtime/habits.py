@@ -5,10 +5,14 @@ Measured with Open MPI 5.0, MPICH 5.0 and Slurm 22.05; docs/failures.md has the 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 from collections.abc import Mapping, MutableMapping
 
 from cmm.runtime.launch import Launch
+
+SIGN_OFF_SECONDS = 1.0  # for mpiexec to answer
 
 # Variables that let the surviving ranks communicate on; set unless the user has set them.
 SURVIVAL = {
@@ -23,6 +27,23 @@ def prepare(environ: MutableMapping[str, str] = os.environ) -> None:
     """Set what a surviving rank needs; before MPI is loaded."""
     for name, value in SURVIVAL.items():
         environ.setdefault(name, value)
+
+
+def sign_off(environ: Mapping[str, str] = os.environ) -> None:
+    """Tell MPICH's mpiexec, on behalf of a rank that has died at the end of the job, that it has finalized (PMI-1);
+    otherwise the end of its supervisor is taken for a crash. Other launchers do not need it, or cannot be told."""
+    text = environ.get("PMI_FD", "")
+    if not text.isdigit() or "HYDI_CONTROL_FD" not in environ:
+        return
+    fd = int(text)
+    with contextlib.suppress(OSError):
+        while select.select([fd], [], [], SIGN_OFF_SECONDS / 10)[0]:  # what the rank did not live to read
+            said = os.read(fd, 1024)
+            if not said or b"finalize" in said:  # it has finalized
+                return
+        os.write(fd, b"cmd=finalize\n")
+        if select.select([fd], [], [], SIGN_OFF_SECONDS)[0]:  # mpiexec fails when nobody hears its answer
+            os.read(fd, 1024)
 
 
 def of_slurm(launch: Launch, environ: Mapping[str, str] = os.environ) -> bool:

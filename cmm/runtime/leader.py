@@ -15,6 +15,7 @@ from cmm.core.jobfile import as_mapping
 from cmm.core.spec import JobSpec
 from cmm.core.task import Array
 from cmm.matrices.files import MatrixSource, check_output, open_matrix, write_matrix
+from cmm.matrices.room import check_room
 from cmm.runtime import launch
 from cmm.runtime.api import drain, part
 from cmm.runtime.endpoint import Endpoint
@@ -78,6 +79,7 @@ class Leader:
         check_output(spec.report, inputs, spec.overwrite, argument="--report", matrix=False)
         self.may_report = True
         size = a.shape[1] * b.shape[1] * 8
+        check_room(size, "--a, --b", f"C, {a.shape[1]} x {b.shape[1]}")
         check_output(spec.out, inputs, spec.overwrite, size=size)
         if spec.timeline:
             check_plotting()
@@ -131,13 +133,13 @@ class Leader:
     def _summary(self) -> list[str]:
         return summary_lines(self.record)
 
-    def _died_at_the_end(self, dead: Mapping[int, str]) -> None:
+    def _died_at_the_end(self, dead: Mapping[int, str], aborting: bool) -> None:
         """Ranks died while MPI was being finalized, with everything else done: correct the report."""
         for rank, how in dead.items():
             entry = self.record.worker(rank)
             entry.status, entry.reason = Status.LOST, how
             entry.host = self.end.hosts[rank]
-        self.record.leaving = "abort"
+        self.record.leaving = "abort" if aborting else self.record.leaving
         if self.may_report:
             self.record.write(self.spec.report)
 

@@ -28,10 +28,15 @@ ABORT_WAIT = 5.0  # a rank waits this long to be ended by an abort before it lea
 LEAVE_WAIT = 0.5  # for the supervisors to end their ranks where an abort is of no use
 FINALIZE_SECONDS = 8.0  # longer than this nobody waits for the others in MPI_Finalize
 
+OnDeath = Callable[[Mapping[int, str], bool], None]
 
-def finalize(code: int, failures: Failures, on_death: Callable[[Mapping[int, str]], None] = lambda dead: None) -> None:
-    """Finalize MPI; the exit code will be `code`. On rank 0 under guard: when a rank dies, or nothing happens for
-    FINALIZE_SECONDS, the job ends here with that code, after `on_death` has been told who died."""
+
+def finalize(code: int, failures: Failures, on_death: OnDeath = lambda dead, aborting: None) -> None:
+    """Finalize MPI; the exit code will be `code`. On rank 0 under guard: when a rank dies and the others do not get
+    past it, or nothing happens for FINALIZE_SECONDS, the job ends here with that code.
+
+    on_death : told who died, and whether the job is aborted for it
+    """
     if failures.tie is None:
         return  # nobody hides deaths: the launcher ends the job, and mpi4py finalizes when Python ends
     failures.tie.farewell(code)
@@ -39,7 +44,8 @@ def finalize(code: int, failures: Failures, on_death: Callable[[Mapping[int, str
     if library is None:
         MPI.Finalize()
         return
-    failures.watch.tell_all(Frame.FAREWELL, code) if failures.watch else None
+    assert failures.watch is not None
+    failures.watch.tell_all(Frame.FAREWELL, code)
     done = threading.Event()
     guard = threading.Thread(target=_guard, args=(code, failures, on_death, done), daemon=True)
     guard.start()
@@ -48,15 +54,16 @@ def finalize(code: int, failures: Failures, on_death: Callable[[Mapping[int, str
     guard.join()
 
 
-def _guard(code: int, failures: Failures, on_death: Callable[[Mapping[int, str]], None], done: threading.Event) -> None:
+def _guard(code: int, failures: Failures, on_death: OnDeath, done: threading.Event) -> None:
     until = time.monotonic() + FINALIZE_SECONDS
-    while not done.wait(0.01):
-        dead = failures.poll()
+    dead: dict[int, str] = {}
+    while not done.wait(0.01) and time.monotonic() < until:
+        dead |= failures.poll()
         if dead and not done.wait(0.1):  # what is nearly finished may finish
-            on_death(dead)
             break
-        if time.monotonic() > until:
-            break
+    dead |= failures.poll()
+    if dead:
+        on_death(dead, not done.is_set())
     if not done.is_set():
         _end_without_mpi(code, failures)
 

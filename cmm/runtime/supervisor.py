@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from cmm.runtime.dial import Dial
-from cmm.runtime.habits import prepare, unsurvivable
+from cmm.runtime.habits import prepare, sign_off, unsurvivable
 from cmm.runtime.handshake import CHALLENGE, FRAME, Frame, send_frame
 from cmm.runtime.launch import Launch, detect, say
 
@@ -207,6 +207,7 @@ class _Supervisor:
         """The job is over, and the rank did not live to see it, or did not end by itself."""
         self._kill()
         if self.farewell is not None:
+            sign_off()
             os._exit(self.farewell)
         self._exit_like(self.died if self.died is not None else -signal.SIGKILL)
 

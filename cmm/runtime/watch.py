@@ -191,6 +191,8 @@ class Watch:
 
     def close(self) -> None:
         """Close everything; supervisors whose rank still runs wait for it to end by itself."""
+        if self.selector.get_map() is None:  # closed already
+            return
         for key in list(self.selector.get_map().values()):
             assert isinstance(key.fileobj, socket.socket)
             key.fileobj.close()

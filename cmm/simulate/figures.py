@@ -119,12 +119,13 @@ def bar_figure(groups: Mapping[str, Mapping[str, float]], path: Path, label: str
         return sum(found) / len(found) + 100.0 * (len(groups) - len(found))
 
     names.sort(key=mean, reverse=True)
-    figure, (ax,) = new_figure(path, 1, height=1.5 + 0.09 * len(names) * (len(groups) + 1))
+    figure, (ax,) = new_figure(path, 1, height=1.5 + 0.06 * len(names) * (len(groups) + 1))
     width = 0.8 / max(len(groups), 1)
     for k, (group, bars) in enumerate(groups.items()):
         lengths = [bars.get(name, math.nan) for name in names]
         ax.barh(np.arange(len(names)) + 0.4 - width * (k + 0.5), lengths, width, label=group)
     ax.set_yticks(np.arange(len(names)), names, fontsize=7)
+    ax.set_ylim(-0.6, len(names) - 0.4)
     ax.set_xscale("log")
     ax.set_xlabel(label)
     ax.grid(True, axis="x", which="both", alpha=0.3)

@@ -9,8 +9,8 @@ every task, or with `@worker` once for every worker and job:
                              mean LENGTH units
     dead:PROBABILITY         never answers, and nobody is told (frozen)
     lost:PROBABILITY         dies at a random moment of the first unit of time, and the master is told
-    trace:FILE               recorded task times, in turn: CSV with columns worker,seconds; worker w replays worker
-                             w mod (number recorded) of the file, times relative to the file's median
+    trace:FILE               recorded task times, in turn: a job's report, or CSV with columns worker,seconds; worker w
+                             replays worker w mod (number recorded), times relative to the median of the file
 
 A unit of time is what the whole product would take on all workers undisturbed (2srt / (W · flop/s)), so that a spell
 means the same for every scheme. A worker's draws depend on the seed, the worker and the number of the task it is at,
@@ -20,6 +20,7 @@ never on the scheme: schemes are compared on the same stragglers.
 from __future__ import annotations
 
 import csv
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -217,18 +218,24 @@ def _refuse(text: str, rule: str) -> None:
 def read_trace(path: str) -> tuple[tuple[float, ...], ...]:
     """Task times by worker, relative to the median of all. Raises InputMissingError, DataError."""
     try:
-        lines = Path(path).read_text().splitlines()
+        text = Path(path).read_text()
     except OSError as error:
         raise InputMissingError("--model trace", "cannot be read", path, str(error)) from error
     times: dict[str, list[float]] = {}
     try:
-        for row in csv.DictReader(lines):
-            times.setdefault(row["worker"], []).append(float(row["seconds"]))
+        if text.lstrip().startswith("{"):
+            for worker in json.loads(text)["workers"]:
+                times[str(worker["rank"])] = [float(seconds) for seconds in worker["task_seconds"]]
+        else:
+            for row in csv.DictReader(text.splitlines()):
+                times.setdefault(row["worker"], []).append(float(row["seconds"]))
+        times = {worker: own for worker, own in times.items() if own}
         values = np.concatenate([np.array(own) for own in times.values()])
         if not (np.isfinite(values).all() and (values > 0).all()):
             raise ValueError("times must be positive and finite")
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError("--model trace", "must be CSV with columns worker,seconds", path, str(error)) from error
+        raise DataError("--model trace", "must be a report, or CSV with columns worker,seconds", path,
+                        str(error)) from error  # fmt: skip
     median = float(np.median(values))
     return tuple(tuple(seconds / median for seconds in own) for own in times.values())
 

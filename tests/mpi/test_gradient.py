@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from scipy.optimize import minimize
+from scipy.optimize import minimize, root
 
 from cmm.core.rng import generator
 from cmm.core.task import Array
@@ -41,7 +41,7 @@ class Problem:
     @property
     def flags(self) -> tuple[str, ...]:
         return ("--data", self.path("X.npy"), "--labels", self.path("y.npy"), "--loss", self.loss, "--ridge",
-                str(self.ridge), "--out", self.path("theta.npy"), "--tolerance", "1e-10", "--iterations", "300",
+                str(self.ridge), "--out", self.path("theta.npy"), "--tolerance", "1e-12", "--iterations", "300",
                 "--overwrite")  # fmt: skip
 
     def path(self, name: str) -> str:
@@ -68,8 +68,9 @@ class Problem:
             return found + 0.5 * self.ridge * float(flat @ flat), gradient.ravel() + self.ridge * flat
 
         done = minimize(value, np.zeros(int(np.prod(shape))), jac=True, method="L-BFGS-B",
-                        options={"maxiter": 2000, "ftol": 0.0, "gtol": 1e-9, "maxcor": 20})  # fmt: skip
-        return np.asarray(done.x.reshape(shape))
+                        options={"maxiter": 2000, "ftol": 0.0, "gtol": 1e-11, "maxcor": 20})  # fmt: skip
+        exact = root(lambda flat: value(flat)[1], done.x, tol=1e-13)  # a line search sees half of the digits only
+        return np.asarray(exact.x.reshape(shape))
 
 
 def make(folder: Path, loss: str = "logistic", rows: int = 300, features: int = 8, ridge: float = 1.0) -> Problem:
@@ -100,7 +101,7 @@ def test_stragglers(tmp_path: Path, inject: str) -> None:
     problem = make(tmp_path)
     done = run(problem, "--stragglers", "2", "--inject", inject, "--optimiser", "lbfgs")
     assert done.stdout.splitlines()[-1].startswith("theta is complete"), done
-    np.testing.assert_allclose(problem.theta, problem.best(), atol=1e-8)
+    np.testing.assert_allclose(problem.theta, problem.best(), rtol=0, atol=1e-8)
     report = problem.report
     assert (report["outcome"], report["stopped"]) in {("complete", "converged"),
                                                       ("complete", "no further decrease (rounding)")}  # fmt: skip
@@ -118,7 +119,7 @@ def test_losses_and_codes(tmp_path: Path, loss: str, code: str) -> None:
     problem = make(tmp_path, loss)
     run(problem, "--code", code, "--stragglers", "2", "--inject", "freeze:3")
     assert problem.theta.shape == ((8, 3) if loss == "softmax" else (8,))
-    np.testing.assert_allclose(problem.theta, problem.best(), atol=1e-8)
+    np.testing.assert_allclose(problem.theta, problem.best(), rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize(("code", "ranks"), [("frc", 7), ("heterogeneous-frc", 6), ("uncoded", 4), ("polynomial", 8)])
@@ -126,7 +127,7 @@ def test_the_other_codes(tmp_path: Path, code: str, ranks: int) -> None:
     problem = make(tmp_path, "least-squares")
     extra = [] if code == "uncoded" else ["--stragglers", "2", "--inject", "freeze:1,3"]
     run(problem, "--code", code, *extra, ranks=ranks)
-    np.testing.assert_allclose(problem.theta, problem.best(), atol=1e-8)
+    np.testing.assert_allclose(problem.theta, problem.best(), rtol=0, atol=1e-8)
     if code == "polynomial":  # 7 workers, q = 3: exactly 5 answers are used, each of a third of the data
         assert {entry["decoded"] for entry in problem.report["evaluations"]} == {"5 answers by interpolation"}
 
@@ -135,14 +136,14 @@ def test_the_other_codes(tmp_path: Path, code: str, ranks: int) -> None:
 def test_other_optimisers(tmp_path: Path, optimiser: str) -> None:
     problem = make(tmp_path, "least-squares", ridge=50.0)
     run(problem, "--optimiser", optimiser, "--step", "1e-3", "--stragglers", "1", "--inject", "freeze:2", ranks=4)
-    np.testing.assert_allclose(problem.theta, problem.best(), atol=1e-7)
+    np.testing.assert_allclose(problem.theta, problem.best(), rtol=0, atol=1e-7)
 
 
 def test_a_single_rank_and_more_workers_than_rows(tmp_path: Path) -> None:
     problem = make(tmp_path, rows=9, features=2)
     for done in (python(*RUN, *problem.flags), mpirun(1, *RUN, *problem.flags)):
         assert done.returncode == 0, done
-        np.testing.assert_allclose(problem.theta, problem.best(), atol=1e-8)
+        np.testing.assert_allclose(problem.theta, problem.best(), rtol=0, atol=1e-8)
     done = mpirun(12, *RUN, *problem.flags, "--code", "uncoded", timeout=60)  # 11 workers, 9 rows: no part for some
     assert done.returncode == 64, done
     assert "--parts" in done.stderr
@@ -153,12 +154,12 @@ def test_sparse_and_hdf5_data(tmp_path: Path) -> None:
     problem.X[np.abs(problem.X) < 1] = 0
     scipy.io.mmwrite(tmp_path / "X.mtx", sp.coo_array(problem.X))
     run(problem, "--data", problem.path("X.mtx"), "--inject", "freeze:2", ranks=4)
-    np.testing.assert_allclose(problem.theta, problem.best(), atol=1e-8)
+    np.testing.assert_allclose(problem.theta, problem.best(), rtol=0, atol=1e-8)
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "all.h5", "w") as file:
         file["X"], file["y"] = problem.X, problem.y
     run(problem, "--data", problem.path("all.h5::X"), "--labels", problem.path("all.h5::y"), ranks=4)
-    np.testing.assert_allclose(problem.theta, problem.best(), atol=1e-8)
+    np.testing.assert_allclose(problem.theta, problem.best(), rtol=0, atol=1e-8)
 
 
 def test_the_breast_cancer_job_that_ships(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_the_breast_cancer_job_that_ships(tmp_path: Path) -> None:
     spec = parse([str(tmp_path / "jobs" / "logistic.toml")]).spec
     assert spec is not None
     problem = Problem(X, y.astype(float), data, "logistic")
-    np.testing.assert_allclose(np.load(spec.out), problem.best(), atol=1e-8)
+    np.testing.assert_allclose(np.load(spec.out), problem.best(), rtol=0, atol=1e-8)
     assert ended - Path(spec.report).stat().st_mtime <= 1.0
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     report = problem.report
@@ -199,25 +200,25 @@ def test_the_regression_job_that_ships(tmp_path: Path) -> None:
     shutil.copytree(JOBS, tmp_path / "jobs")
     done = mpirun(12, *RUN, tmp_path / "jobs" / "regression.toml", "--tolerance", "1e-12", timeout=120)
     assert done.returncode == 0, done
-    np.testing.assert_allclose(np.load(data / "theta-regression.npy"), problem.best(), atol=1e-8)
+    np.testing.assert_allclose(np.load(data / "theta-regression.npy"), problem.best(), rtol=0, atol=1e-8)
 
 
 @pytest.mark.slow
 def test_classes_of_unequal_workers_finish_together(tmp_path: Path) -> None:
-    """Speeds 4,4,4,2,2,2,2,1x5 made by injection and measured at the start; k = 48. A part takes 20 ms of sleep, so
+    """Speeds 4,4,4,2,2,2,2,1x5 made by injection and measured at the start; k = 48. A part takes 40 ms of sleep, so
     that the two cores of a laptop do not decide."""
     problem = make(tmp_path, rows=480)
     (tmp_path / "sleepy.py").write_text(
         "import time\n"
-        "def grad(X, y, theta):\n    time.sleep(0.002 * len(y))\n    return X.T @ (X @ theta - y)\n"
+        "def grad(X, y, theta):\n    time.sleep(0.004 * len(y))\n    return X.T @ (X @ theta - y)\n"
     )  # fmt: skip
     flags = ("--loss", "sleepy:grad", "--code", "heterogeneous-frc", "--stragglers", "2", "--parts", "48", "--wait",
-             "all", "--optimiser", "fixed", "--step", "1e-4", "--iterations", "4")  # fmt: skip
+             "all", "--optimiser", "fixed", "--step", "1e-4", "--iterations", "6")  # fmt: skip
     inject = ("--inject", "slow:4-7:2", "--inject", "slow:8-12:4")
     run(problem, *flags, *inject, ranks=13, env={"PYTHONPATH": f"{JOBS.parent}:{tmp_path}"})
     report = problem.report
     speeds = np.array(report["encoding"]["speeds"])
-    np.testing.assert_allclose(speeds / speeds[:3].mean(), [1] * 3 + [0.5] * 4 + [0.25] * 5, rtol=0.15)
+    np.testing.assert_allclose(speeds / speeds[:3].mean(), [1] * 3 + [0.5] * 4 + [0.25] * 5, rtol=0.2)
     ratios = []
     for entry in report["evaluations"][1:]:
         at = {rank: seconds for rank, seconds, _ in entry["answers"]}
@@ -232,7 +233,7 @@ def test_classes_of_unequal_workers_finish_together(tmp_path: Path) -> None:
 def test_a_killed_worker_does_not_stop_the_descent(tmp_path: Path) -> None:
     problem = make(tmp_path)
     run(problem, "--stragglers", "1", "--inject", "kill:2@0.2", "--inject", "sleep:all:0.02", ranks=5)
-    np.testing.assert_allclose(problem.theta, problem.best(), atol=1e-8)
+    np.testing.assert_allclose(problem.theta, problem.best(), rtol=0, atol=1e-8)
     status = {entry["rank"]: entry["status"] for entry in problem.report["workers"]}
     assert status[2] == "lost"
 
@@ -258,7 +259,7 @@ def test_uncoded_waits_and_gives_up(tmp_path: Path) -> None:
 def test_a_complete_class_is_enough_beyond_the_promise(tmp_path: Path) -> None:
     problem = make(tmp_path)
     done = run(problem, "--stragglers", "1", "--inject", "freeze:1,3,5", ranks=7)  # class {2, 4, 6} is whole
-    np.testing.assert_allclose(problem.theta, problem.best(), atol=1e-8)
+    np.testing.assert_allclose(problem.theta, problem.best(), rtol=0, atol=1e-8)
     assert "before the 5 that the code promises" in done.stdout
     assert problem.report["beyond_promise"] == len(problem.report["evaluations"])
 
@@ -283,12 +284,14 @@ def test_interrupted_and_resumed_is_the_same_to_the_bit(tmp_path: Path) -> None:
     assert mpirun(4, *flags, timeout=60).returncode == 0
     whole = problem.theta
     os.remove(problem.path("theta.npy"))
-    with launch(4, *flags, "--inject", "sleep:1:0.1") as job:
+    os.remove(problem.path("c.npz"))
+    with launch(4, *flags, "--inject", "sleep:1:0.1", "--checkpoint-every", "0") as job:
         ranks = job.ranks()
-        deadline = time.monotonic() + 60
-        time.sleep(2.5)
+        until = time.monotonic() + 40
+        while not Path(problem.path("c.npz")).exists() and time.monotonic() < until:
+            time.sleep(0.05)
         os.kill(ranks[0], signal.SIGUSR1)
-        done = job.wait(deadline - time.monotonic())
+        done = job.wait(60)
     assert done.returncode == 75, done
     assert "--resume" in done.stderr
     assert not Path(problem.path("theta.npy")).exists()
@@ -305,7 +308,8 @@ def test_interrupted_and_resumed_is_the_same_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "code", "words"), [
-    ("missing", 66, "--data"), ("labels", 65, "--labels"), ("classes", 65, "--labels"), ("stragglers", 64, "--stragglers"),
+    ("missing", 66, "--data"), ("labels", 65, "--labels"), ("classes", 65, "--labels"),
+    ("stragglers", 64, "--stragglers"),
     ("existing", 73, "--out"), ("callable", 64, "--loss"), ("flag", 64, "--optimiser"), ("rank", 64, "--inject"),
 ])  # fmt: skip
 def test_refusals_are_one_message_and_one_code(tmp_path: Path, kind: str, code: int, words: str) -> None:
@@ -357,4 +361,4 @@ def test_gradients_without_a_loss_need_a_method_that_needs_none(tmp_path: Path) 
     done = run(problem, "--loss", "plain:grad", code=64, **more)
     assert "lbfgs needs them" in done.stderr
     run(problem, "--loss", "plain:grad", "--optimiser", "nesterov", "--step", "1e-3", **more)
-    np.testing.assert_allclose(problem.theta, problem.best(), atol=1e-7)
+    np.testing.assert_allclose(problem.theta, problem.best(), rtol=0, atol=1e-7)

@@ -62,6 +62,9 @@ def test_verdicts_of_a_junit_file(script: ModuleType, tmp_path: Path) -> None:
     found = {name: verdict for (_, name), verdict in script.verdicts(tmp_path / "r.xml").items()}
     assert found == {"good": "passed", "bad": "failed", "left": "skipped", "both": "failed"}
     assert script.verdicts(tmp_path / "absent.xml") == {}
+    for cut in ("", "<testsuites><testsuite><testcase"):
+        (tmp_path / "cut.xml").write_text(cut)
+        assert script.verdicts(tmp_path / "cut.xml") == {}
 
 
 def test_a_command_that_does_not_end_is_ended(script: ModuleType) -> None:

@@ -12,7 +12,7 @@ from cmm.core.errors import DataError, InputMissingError, UsageError
 from cmm.core.rng import generator
 from cmm.core.task import Array
 from cmm.gradient import checkpoint
-from cmm.gradient.descent import EXHAUSTED, METHODS, Descent, Limits, Point, make_descent
+from cmm.gradient.descent import EXHAUSTED, FLAT, METHODS, Descent, Limits, Point, largest, make_descent
 from cmm.gradient.losses import Answer, Logistic
 from cmm.gradient.spec import OPTIMISERS
 
@@ -63,6 +63,16 @@ def test_methods_differ_as_they_should() -> None:
         assert make_descent(name, step).run(np.zeros(30), counted, limits, nothing) != EXHAUSTED
         counts[name] = calls
     assert counts["lbfgs"] < counts["nesterov"] < counts["fixed"]
+
+
+def test_lbfgs_goes_on_where_losses_are_equal_to_the_last_digit() -> None:
+    """The gradient reaches the rounding of its own sums, far below the square root of the loss's."""
+    evaluate, size = logistic(), 8
+    limits = Limits(200, 0.0, 1.0)
+    method, norms = make_descent("lbfgs", None), []
+    assert method.run(np.zeros(size), evaluate, limits, lambda point: norms.append(point.norm)) == FLAT
+    assert largest(evaluate(method.theta)[1]) <= 1e-12  # 60 terms of size 1
+    assert min(norms) <= 1e-12
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)

@@ -85,8 +85,10 @@ def test_huber_is_least_squares_for_a_large_delta() -> None:
     assert Huber(1e9)(X, y, theta)[0] == pytest.approx(loss(X, y, theta)[0], rel=1e-13)
 
 
-@pytest.mark.parametrize(("name", "labels"), [("logistic", [0, 1, 2]), ("logistic", [0, 0.5]), ("logistic", [-1, 0, 1]),
-                                              ("softmax", [0, 1.5]), ("softmax", [-1, 0]), ("softmax", [2e9])])  # fmt: skip
+@pytest.mark.parametrize(("name", "labels"), [
+    ("logistic", [0, 1, 2]), ("logistic", [0, 0.5]), ("logistic", [-1, 0, 1]), ("softmax", [0, 1.5]),
+    ("softmax", [-1, 0]), ("softmax", [2e9]),
+])  # fmt: skip
 def test_labels_of_the_wrong_kind(name: str, labels: list[float]) -> None:
     with pytest.raises(DataError, match="--labels"):
         make_loss(name).check_labels(np.asarray(labels, dtype=float))

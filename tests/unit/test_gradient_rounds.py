@@ -163,5 +163,5 @@ def test_simulated_stragglers_never_hold_up_the_descent(seed: int) -> None:
             send(ranks, now)
             start(rank, now)
         assert rounds.round is not None
-        assert not slow & set(worker + 1 for worker in rounds.round.combination.workers)  # type: ignore[union-attr]
+        assert not slow & {worker + 1 for worker in rounds.round.combination.workers}  # type: ignore[union-attr]
     assert now <= 200 * 2.2  # a fast worker may still be busy with the round before

@@ -124,3 +124,10 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     assert b"Traceback" not in errors
     done = sum(batch.stats.trials for batch in Store(path).batches)
     assert 4 <= done < 16000
+
+
+def test_the_simulator_does_without_mpi() -> None:
+    code = "import sys, cmm.simulate.cli; print('mpi4py' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT,
+                          capture_output=True, text=True, check=True, timeout=120)  # fmt: skip
+    assert done.stdout.strip() == "False"

@@ -199,6 +199,9 @@ def test_traces_are_replayed(tmp_path: Path) -> None:
     assert [population.finish(1, 0.0, 3.0) for _ in range(3)] == [3.0, 6.0, 3.0]
     assert population.finish(2, 0.0, 3.0) == 3.0
     assert population.finish(3, 0.0, 3.0) == 3.0  # worker 3 replays a
+    report = tmp_path / "report.json"
+    report.write_text('{"workers": [{"rank": 1, "task_seconds": [2, 4]}, {"rank": 2, "task_seconds": [2]}]}')
+    assert parse_models(f"trace:{report}")[0].factors == parse_models(f"trace:{path}")[0].factors  # type: ignore[attr-defined]
     path.write_text("worker,seconds\na,-1\n")
     with pytest.raises(DataError):
         parse_models(f"trace:{path}")
