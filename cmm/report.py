@@ -6,6 +6,7 @@ Exit code 66 when there is no such file and 65 when it is no report, as everywhe
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -28,7 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CmmError as error:
         print(f"cmm: {error}", file=sys.stderr)
         return int(error.exit_code)
-    print(record.to_json() if given.json else "\n".join(summary_lines(record)))
+    try:
+        print(record.to_json() if given.json else "\n".join(summary_lines(record)), flush=True)
+    except OSError:  # whoever read this has read enough, or stdout is full; the exit code tells the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return int(record.exit_code)
 
 

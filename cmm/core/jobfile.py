@@ -305,7 +305,7 @@ def build(values: Mapping[str, Any], needs: Iterable[str] = ("a", "b", "out")) -
         if not values.get(name):
             raise UsageError(flag(name), "is required", "nothing", f"Give {flag(name)} FILE, or {name} in a job file.")
     filled: dict[str, Any] = {"a": "", "b": "", "out": "", **values}
-    filled.setdefault("report", split_member(filled["out"])[0] + ".report.json" if filled["out"] else "")
+    filled.setdefault("report", default_report(filled["out"]))
     spec = JobSpec(**filled)
     spec.refuse_same_file()
     return spec
@@ -326,13 +326,18 @@ def as_mapping(spec: JobSpec) -> dict[str, Any]:
     return mapping
 
 
+def default_report(out: str) -> str:
+    """Where the report goes when the user does not say: next to the output."""
+    return split_member(out)[0] + ".report.json" if out else ""
+
+
 def to_toml(spec: JobSpec) -> str:
     """The job as a job file that builds an equal spec. What cmm chooses stands as a comment."""
     lines, params = [], ""
     for key, value in as_mapping(spec).items():
         if key == "params":
             params = "".join(f"{toml_value(k)} = {toml_value(v)}\n" for k, v in value.items())
-        elif value is None or value == "":
+        elif value is None or value == "" or (key == "report" and value == default_report(spec.out)):
             lines.append(f"# {key} =")
         else:
             lines.append(f"{key} = {toml_value(value)}")

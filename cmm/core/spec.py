@@ -17,6 +17,7 @@ from cmm.core.errors import UsageError
 from cmm.core.grid import Grid
 
 LARGEST = 10**18  # of whole numbers: within the 64 bits that every TOML reader knows
+MOST_TASKS = 10**7  # each has a number and a holder in the master's books
 LONGEST = 1e6  # seconds, and slow-down factors: beyond any job, within what sleep() takes
 RANKS = 10**6  # of an injection: a bound on what a typing error can allocate
 
@@ -219,7 +220,11 @@ RULES: dict[str, Rule] = {
     "op": _choice("T", "H"),
     "code": Rule("must be the name of a code", lambda v: isinstance(v, str) and bool(v), "See --list-codes."),
     "grid": Rule("must be MxN or PxMxN", lambda v: isinstance(v, Grid), "Use for example 4x4, or 2x4x4."),
-    "tasks": Rule(f"must be a whole number from 1 to {LARGEST:.0e}", _whole(1), "Use at least K = MN tasks."),
+    "tasks": Rule(
+        f"must be a whole number from 1 to {MOST_TASKS:.0e}",
+        lambda v: _whole(1)(v) and v <= MOST_TASKS,
+        "Use at least as many as the grid has blocks, M times N.",
+    ),
     "params": Rule(
         "must be KEY=VALUE pairs",
         lambda v: all(isinstance(x, str) for kv in v.items() for x in kv),

@@ -12,15 +12,19 @@ from threadpoolctl import threadpool_limits
 
 from cmm.core.errors import (
     CmmError,
+    DataError,
     ExitCode,
     InaccurateError,
     IncompleteError,
+    InputMissingError,
+    InternalError,
     Outcome,
+    OutputError,
     UnverifiedError,
     UsageError,
 )
 from cmm.core.grid import Grid
-from cmm.core.spec import Injection, check_ranks
+from cmm.core.spec import OPTIONAL, Injection, check_ranks, check_value
 from cmm.core.task import Array
 from cmm.runtime.endpoint import Endpoint, endpoint
 from cmm.runtime.injection import Injector
@@ -28,6 +32,7 @@ from cmm.runtime.report import Record, Status, environment
 from cmm.runtime.worker import Worker
 
 if TYPE_CHECKING:
+    from cmm.matrices.files import MatrixSource
     from cmm.runtime.session import Options
 
 UNSUPERVISED = ("the death of a rank would end the whole program: only python -m cmm.run supervises its ranks "
@@ -56,22 +61,22 @@ def matmul(A: npt.ArrayLike | None = None, B: npt.ArrayLike | None = None, comm:
     ------
     CmmError : on every rank that can be reached, of the class that says why (see cmm.core.errors)
     """
-    injections = tuple(Injection.parse(text) for text in inject)
+    if comm is not None and (not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL):
+        raise UsageError("comm", "must be an MPI communicator", repr(comm), "Pass for example MPI.COMM_WORLD.")
+    injections = tuple(Injection.parse(text, "inject") for text in ([inject] if isinstance(inject, str) else inject))
     end = endpoint(comm if comm is not None else MPI.COMM_WORLD)
-    check_ranks(injections, end.comm.size - 1)
-    end.next_job()
-    with threadpool_limits(limits=threads, user_api="blas"):
-        if not end.master:
-            return None, _work(end, injections, seed)
-        from cmm.runtime.session import Options  # loads what only the master needs
-
-        options = Options(op, code, Grid.parse(grid) if isinstance(grid, str) else grid, tasks, params or {}, dispatch,
-                          seed, tolerance, verify, give_up)  # fmt: skip
-        return _lead(end, A, B, options, threads or 0)
+    end.next_job()  # from here on no rank may leave without the others: what is refused is refused by rank 0 for all
+    given = {"op": op, "code": code, "grid": grid, "tasks": tasks, "params": params, "dispatch": dispatch, "seed": seed,
+             "tolerance": tolerance, "verify": verify, "give_up": give_up}  # fmt: skip
+    with threadpool_limits(limits=threads if isinstance(threads, int) and threads > 0 else None, user_api="blas"):
+        if end.master:
+            return _lead(end, A, B, given, threads, injections)
+        return None, _work(end, injections, seed)
 
 
 def _work(end: Endpoint, injections: Sequence[Injection], seed: int) -> dict[str, Any]:
-    worker = Worker(end.comm, end.jobs, Injector(end.comm.rank, injections, seed))
+    usable = seed if isinstance(seed, int) and seed >= 0 else 0  # rank 0 refuses any other
+    worker = Worker(end.comm, end.jobs, Injector(end.comm.rank, injections, usable))
     header, text = worker.run()
     report: dict[str, Any] = json.loads(text) if text else {}
     if header.value != ExitCode.COMPLETE:
@@ -79,24 +84,65 @@ def _work(end: Endpoint, injections: Sequence[Injection], seed: int) -> dict[str
     return report
 
 
+KINDS: dict[int, type[CmmError]] = {
+    ExitCode.UNVERIFIED: UnverifiedError, ExitCode.INCOMPLETE: IncompleteError, ExitCode.INACCURATE: InaccurateError,
+    ExitCode.USAGE: UsageError, ExitCode.DATA: DataError, ExitCode.NO_INPUT: InputMissingError,
+    ExitCode.CANNOT_WRITE: OutputError,
+}  # fmt: skip
+
+
 def _error(code: int, message: str) -> CmmError:
-    kinds: dict[int, type[CmmError]] = {3: UnverifiedError, 4: IncompleteError, 5: InaccurateError}
-    error = kinds.get(code, CmmError)(message)
+    """The error that rank 0 raised, on a worker: same class and exit code, its text told."""
+    kind = KINDS.get(code, InternalError)
+    error = kind.__new__(kind)
+    Exception.__init__(error, message)
     error.exit_code = ExitCode(code)
     return error
 
 
-def _lead(end: Endpoint, A: Any, B: Any, options: Options, threads: int) -> tuple[Array, dict[str, Any]]:
-    from cmm.runtime.session import Clock, Session, as_source
+def _options(given: Mapping[str, Any], threads: int | None) -> Options:
+    """The options by the rules of the command's flags. Raises UsageError."""
+    from cmm.runtime.session import Options  # loads what only the master needs
+
+    values = dict(given)
+    if isinstance(values["grid"], str):
+        values["grid"] = Grid.parse(values["grid"])
+    params = values["params"] if values["params"] is not None else {}
+    if not isinstance(params, Mapping):
+        raise UsageError("params", "must be a mapping of names to values", repr(params), "Use a dict.")
+    values["params"] = {str(key): str(value) for key, value in params.items()}
+    for name, value in values.items():
+        if value is not None or name not in OPTIONAL:
+            check_value(name, value, name)
+    if threads is not None:
+        check_value("threads", threads, "threads")
+    return Options(**values)
+
+
+def _source(matrix: Any, name: str) -> MatrixSource:
+    from cmm.runtime.session import as_source
+
+    try:
+        return as_source(matrix, name)
+    except (ValueError, TypeError) as error:
+        raise DataError(name, "must be a matrix or vector of numbers", f"{type(matrix).__name__} ({error})",
+                        "Pass a NumPy array.") from error  # fmt: skip
+
+
+def _lead(end: Endpoint, A: Any, B: Any, given: Mapping[str, Any], threads: int | None,
+          injections: Sequence[Injection]) -> tuple[Array, dict[str, Any]]:  # fmt: skip
+    from cmm.runtime.session import Clock, Session
 
     record, clock = Record(), Clock()
-    record.environment = environment(MPI.Get_library_version(), threads)
+    record.environment = environment(MPI.Get_library_version(), threads if isinstance(threads, int) else 0)
     if end.link is not None and end.link.failures.watch is None:
         record.warnings.append(UNSUPERVISED)
     try:
+        options = _options(given, threads)
+        check_ranks(injections, end.comm.size - 1)
         if A is None or B is None:
             raise UsageError("A, B", "must be given on rank 0 of the communicator", "None", "Pass both matrices there.")
-        session = Session(as_source(A, "A"), as_source(B, "B"), options, end.link, record, clock)
+        session = Session(_source(A, "A"), _source(B, "B"), options, end.link, record, clock)
         C = session.run()
         record.end(Outcome.COMPLETE, ExitCode.COMPLETE)
     except CmmError as error:

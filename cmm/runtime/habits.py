@@ -33,7 +33,7 @@ def sign_off(environ: Mapping[str, str] = os.environ) -> None:
     """Tell MPICH's mpiexec, on behalf of a rank that has died at the end of the job, that it has finalized (PMI-1);
     otherwise the end of its supervisor is taken for a crash. Other launchers do not need it, or cannot be told."""
     text = environ.get("PMI_FD", "")
-    if not text.isdigit() or "HYDI_CONTROL_FD" not in environ:
+    if not text.isdigit() or "MPI_LOCALRANKID" not in environ:
         return
     fd = int(text)
     with contextlib.suppress(OSError):
@@ -48,7 +48,7 @@ def sign_off(environ: Mapping[str, str] = os.environ) -> None:
 
 def of_slurm(launch: Launch, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether srun itself started the ranks (mpirun inside an allocation has daemons of its own)."""
-    return "srun" in launch.launcher and "SLURM_PROCID" in environ and "HYDI_CONTROL_FD" not in environ
+    return "srun" in launch.launcher and "SLURM_PROCID" in environ and "MPI_LOCALRANKID" not in environ
 
 
 def unsurvivable(launch: Launch, environ: Mapping[str, str] = os.environ) -> str:

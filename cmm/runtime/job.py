@@ -68,7 +68,13 @@ def run_ranks(inject: Sequence[Injection], threads: int, lead: Callable[[Endpoin
 def _abort_hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """An exception nobody caught would hang the other ranks: say it and end the job."""
     rank = MPI.COMM_WORLD.rank if MPI.Is_initialized() and not MPI.Is_finalized() else None
-    text = "".join(traceback.format_exception(kind, error, trace))
-    launch.say(f"cmm: uncaught exception on rank {rank}\n{text}")
+    if issubclass(kind, KeyboardInterrupt):
+        launch.say("cmm: interrupted; C was not written")
+        code = ExitCode.STOPPED
+    else:
+        launch.say(
+            f"cmm: uncaught exception on rank {rank}\n" + "".join(traceback.format_exception(kind, error, trace))
+        )
+        code = ExitCode.INTERNAL
     if rank is not None:
-        leaving.end_job(int(ExitCode.INTERNAL))
+        leaving.end_job(int(code))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -65,6 +66,9 @@ class Leader:
                 launch.say(f"cmm: traceback of rank {error.rank} on {error.host}:\n{error.traceback}")
             self.record.end(error.outcome, error.exit_code, str(error))
             launch.say(f"cmm: {error}")
+        except KeyboardInterrupt:
+            self.record.end(Outcome.INTERRUPTED, ExitCode.STOPPED, "interrupted by the user; C was not written")
+            launch.say("cmm: interrupted; C was not written. The same command starts again.")
         except Exception as error:  # a fault of ours: told with its traceback, reported, and all ranks end
             self.record.end(Outcome.ERROR, ExitCode.INTERNAL, f"{type(error).__name__}: {error}")
             launch.say(f"cmm: internal error on rank 0\n{traceback.format_exc()}")
@@ -78,7 +82,7 @@ class Leader:
         inputs = [spec.a, spec.b]
         check_output(spec.report, inputs, spec.overwrite, argument="--report", matrix=False)
         self.may_report = True
-        size = a.shape[1] * b.shape[1] * 8
+        size = a.shape[1] * b.shape[1] * max(8, a.dtype.itemsize, b.dtype.itemsize)
         check_room(size, "--a, --b", f"C, {a.shape[1]} x {b.shape[1]}")
         check_output(spec.out, inputs, spec.overwrite, size=size)
         if spec.timeline:
@@ -121,14 +125,20 @@ class Leader:
         self.record.leaving = "finalize" if heard else "abort"
         self._write_report()
         if speak:
-            for line in self._summary():
-                print(line)
-        sys.stdout.flush()
+            self._tell()
         code = int(self.record.exit_code)
         if part(self.end, self.record) and heard and self.failures.may_finalize():
             finalize(code, self.failures, self._died_at_the_end)
             return code
         end_job(code, self.failures)
+
+    def _tell(self) -> None:
+        """The summary on stdout; where that cannot be written, C and the report are there all the same."""
+        try:
+            print("\n".join(self._summary()), flush=True)
+        except OSError as error:
+            launch.say(f"cmm: the summary cannot be printed ({error.strerror}); the report has it")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered would fail again at exit
 
     def _summary(self) -> list[str]:
         return summary_lines(self.record)
@@ -147,9 +157,15 @@ class Leader:
         self.clock.into(self.record.seconds)
         if not self.may_report:
             return
-        try:
-            self.record.write(self.spec.report)
-            if self.spec.timeline and self.record.outcome is Outcome.COMPLETE:
+        if self.spec.timeline and self.record.outcome is Outcome.COMPLETE:
+            try:
                 draw(self.record, self.spec.timeline)
+            except CmmError as error:
+                self.record.warnings.append(f"the timeline was not drawn: {error}")
+                launch.say(f"cmm: {error}")
+        try:
+            self.record.write(self.spec.report)  # last: it is the proof that everything else is there
         except CmmError as error:
-            launch.say(f"cmm: {error}")
+            self.record.job.pop("report", None)
+            self.record.exit_code = ExitCode.CANNOT_WRITE
+            launch.say(f"cmm: {error} There is no report of this job.")

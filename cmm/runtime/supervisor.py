@@ -65,13 +65,13 @@ def start() -> Tie | None:
     if "mpi4py.MPI" in sys.modules or not useful(detect()):
         return None
     prepare()  # on every rank alike, whether or not its fork succeeds
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
     signals = set(PASSED_ON) | {signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # no signal may be lost, or kill the parent alone
     sys.stdout.flush()
     sys.stderr.flush()
     try:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
     except OSError as error:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -128,6 +128,7 @@ class _Supervisor:
         self.rank: int | None = None
         self.dial: Dial | None = None
         self.died: int | None = None  # exit code, or minus the signal
+        self.ended_by = 0  # the last signal that was passed on: dying of it is what the launcher wants
         self.farewell: int | None = None  # the job's exit code, once it has ended in order
         self.deadline = float("inf")
         self.at_deadline: Callable[[], None] = self._kill
@@ -182,7 +183,7 @@ class _Supervisor:
 
     def _rank_ended(self, code: int) -> None:
         """Let the launcher see it, or tell rank 0 and hide it."""
-        in_order = code == 0 or (code > 0 and self.farewell is not None)
+        in_order = code == 0 or (code > 0 and self.farewell is not None) or code == -self.ended_by
         if in_order or self.rank == 0 or self.dial is None or (self.dial.ended and not self.dial.admitted):
             if code < 0 and self.rank is None and -code not in PASSED_ON:
                 say(f"cmm: a rank was lost before the job began ({how_it_died(code)}): nothing was computed, run again")
@@ -226,6 +227,7 @@ class _Supervisor:
                 continue  # the rank is looked at after every event
             if self.died is not None:  # it is the launcher, ending us
                 self._exit_like(-number)
+            self.ended_by = number
             os.kill(self.pid, number)
 
     def _hear_rank(self) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from mpi4py import MPI
 
+from cmm.core.errors import InternalError
 from cmm.core.task import Array
 from cmm.runtime.injection import Injector
 from cmm.runtime.kernel import products
@@ -20,7 +21,7 @@ MOURNING_SECONDS = 3.0  # how long a failing worker lets the master end the job 
 PARTING_SECONDS = 1.0  # how long a worker waits at the end for its own sends; a live master drains them at once
 
 
-class MasterLostError(Exception):
+class MasterLostError(InternalError):
     """Messages to or from the master are lost: this worker is of no use any more."""
 
 

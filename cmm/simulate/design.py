@@ -187,6 +187,11 @@ class Omega:
     note: str = ""
 
     @property
+    def operations(self) -> float:
+        """Block operations of the plans that were made; the prediction where none was."""
+        return self.work if self.seen is None or not self.seen.decoded else self.seen.operations_mean
+
+    @property
     def polynomial(self) -> str:
         """For --param omega=."""
         terms = zip(self.omega.degrees, self.omega.weights, strict=True)
@@ -204,6 +209,9 @@ def predict_omega(omega: DegreeDistribution, array: density.Array2D, results: in
 def design_omega(grid: Grid, tasks: int, alpha: float, outer: tuple[int, int] | None = None, bound: float = 0.01,
                  trials: int = 5, seed: int = 0, tried: int = 3) -> tuple[Omega, list[Omega]]:  # fmt: skip
     """(the choice, the published set and the best candidates) for N = P − αP results under inactivation.
+
+    Candidates are ranked by predicted work; of those tried, the block operations of the decoder's plans decide: its cap
+    on predicted errors inactivates more symbols than the chain knows of.
 
     Raises UsageError when N is below K.
     """
@@ -223,7 +231,7 @@ def design_omega(grid: Grid, tasks: int, alpha: float, outer: tuple[int, int] | 
         peeling = density.peeling_threshold(candidate.omega, array)
         evidence.append(replace(candidate, seen=stats, peeling=peeling))
     good = [p for p in evidence if p.seen is not None and p.seen.failures <= bound * p.seen.trials]
-    return min(good or evidence, key=lambda p: p.work), sorted(evidence, key=lambda p: p.work)
+    return min(good or evidence, key=lambda p: p.operations), sorted(evidence, key=lambda p: p.operations)
 
 
 def _decode_with(candidate: Omega, grid: Grid, tasks: int, results: int, outer: tuple[int, int], trials: int,

@@ -68,12 +68,13 @@ def groups_table(evidence: list[Groups]) -> str:
 def omega_table(evidence: list[Omega]) -> str:
     """What was predicted and seen."""
     heading = ("Ω", "mean degree", "peeling N* (density evolution)", "inactive, predicted", "seen (most)",
-               "uncovered, bound", "work", "failed (likelihood interval)", "error, median", "max", "")  # fmt: skip
+               "uncovered, bound", "operations, predicted", "seen", "failed (likelihood interval)",
+               "error, median", "max", "")  # fmt: skip
     rows = []
     for p in evidence:
         seen = p.seen
         found = (f"{number(seen.inactivations_mean)} ({seen.inactivations_max})", failure(seen),
                  number(seen.error_median, 2), number(seen.error_max, 2)) if seen else ("–",) * 4  # fmt: skip
         rows.append((p.polynomial, number(p.mean), number(p.peeling, 5), number(p.inactive), found[0],
-                     number(p.uncovered, 2), number(p.work), found[1], found[2], found[3], p.note))  # fmt: skip
+                     number(p.uncovered, 2), number(p.work), number(p.operations), *found[1:], p.note))  # fmt: skip
     return markdown(heading, rows)

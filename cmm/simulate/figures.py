@@ -105,7 +105,7 @@ def threshold_figure(store: Store, experiments: Sequence[Experiment], path: Path
     ax.set_ylabel("share of trials that need more than N")
     ax.set_yscale("log")
     ax.grid(True, alpha=0.3)
-    ax.legend(fontsize=7)
+    ax.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
     save(figure, path, title, footer)
 
 

@@ -189,6 +189,41 @@ def test_bad_input_raises_on_every_rank_and_the_next_call_works(comm: Any) -> No
         check(C, A, B[:20], report)
 
 
+BAD = [
+    ({"grid": "0x1"}, 64), ({"grid": "abc"}, 64), ({"grid": (2, 3)}, 64), ({"op": "h"}, 64), ({"verify": "ALL"}, 64),
+    ({"tolerance": 0}, 64), ({"tolerance": float("nan")}, 64), ({"tolerance": "x"}, 64), ({"tasks": 1.5}, 64),
+    ({"tasks": 10**12}, 64), ({"seed": -1}, 64), ({"seed": None}, 64), ({"params": [1]}, 64), ({"threads": 0}, 64),
+    ({"give_up": "5"}, 64), ({"code": "raptor"}, 64), ({"dispatch": "push"}, 64), ({"params": {"colour": "red"}}, 64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "code"), BAD)
+def test_bad_options_are_refused_on_every_rank_and_leave_the_ranks_in_step(
+    comm: Any, options: dict[str, Any], code: int
+) -> None:
+    """Whether all ranks pass the bad option or only the master does."""
+    A, B = draw(1, 12, 8, "f8"), draw(2, 12, 9, "f8")
+    for everywhere in (True, False):
+        matrices = (A, B) if comm.rank == 0 else (None, None)
+        mine = options if everywhere or comm.rank == 0 else {}
+        with pytest.raises(UsageError) as caught:
+            cmm.matmul(*matrices, comm, **mine)
+        assert caught.value.exit_code == code
+    C, report = product(comm, A, B)
+    assert [worker["status"] for worker in report["workers"]] == ["ok"] * (comm.size - 1)
+    if comm.rank == 0:
+        check(C, A, B, report)
+
+
+def test_matrices_that_are_none(comm: Any) -> None:
+    for bad in (None, [[1, 2], [3]], np.ones((2, 2, 2)), np.array(["a", "b"])):
+        with pytest.raises(cmm.CmmError) as caught:
+            product(comm, bad, np.ones((2, 2)))
+        assert caught.value.exit_code in (64, 65)
+    with pytest.raises(UsageError, match="communicator"):
+        cmm.matmul(np.ones(2), np.ones(2), "world")  # type: ignore[arg-type]
+
+
 def test_refusals_name_the_remedy(comm: Any) -> None:
     with pytest.raises(cmm.CmmError) as caught:
         product(comm, np.ones((4, 3)), np.ones((4, 3)), grid="4x1")

@@ -97,7 +97,7 @@ def test_designed_degrees_decode() -> None:
     best, evidence = design_omega(Grid(16, 16), 400, 0.33, trials=3, bound=0.4)
     assert best.seen is not None
     assert best.seen.trials == 3
-    assert best.work == min(p.work for p in evidence if p.seen is not None and p.seen.failures <= 1)
+    assert best.operations == min(p.operations for p in evidence if p.seen is not None and p.seen.failures <= 1)
     assert all(math.isfinite(p.inactive) for p in evidence)
     parsed = DegreeDistribution.parse(best.polynomial, 256)
     assert np.allclose(parsed.weights, best.omega.weights, atol=1e-4)
