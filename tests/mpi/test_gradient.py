@@ -96,7 +96,7 @@ def run(problem: Problem, *flags: str, ranks: int = 6, code: int = 0, **more: An
 # ---- right in spite of everything --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("inject", ["freeze:2,4", "sleep:1,3:0.2", "slow:5:40", "exp:all:0.01", "freeze:1@0.3"])
+@pytest.mark.parametrize("inject", ["freeze:2,4", "sleep:1,3:0.2", "slow:5:40", "exp:all:0.01", "freeze:1@0.05"])
 def test_stragglers(tmp_path: Path, inject: str) -> None:
     problem = make(tmp_path)
     done = run(problem, "--stragglers", "2", "--inject", inject, "--optimiser", "lbfgs")
