@@ -17,6 +17,7 @@ from cmm.simulate.statistics import Stats, Store
 
 FORMATS = (".png", ".pdf", ".svg")
 MARKERS = "osv^DPX*<>"
+BAND_FROM = 50  # trials a point from which its interval is drawn (the table has it in any case)
 BELOW = 1e-4  # where a failure rate of 0 is drawn
 
 
@@ -59,8 +60,9 @@ def _draw_failures(ax: Any, store: Store, name: str, curve: Sequence[Experiment]
         alphas, totals = [x.alpha or 0.0 for x in curve], [store.total(x, trials) for x in curve]
     edges = np.array([s.interval() for s in totals]).T
     line = ax.plot(alphas, [max(s.failure_rate, BELOW) for s in totals], marker=marker, ms=4, lw=1.2, label=name)
-    ax.fill_between(alphas, np.maximum(edges[0], BELOW), np.maximum(edges[1], BELOW), color=line[0].get_color(),
-                    alpha=0.15, lw=0)  # fmt: skip
+    if min(s.trials for s in totals) >= BAND_FROM:
+        ax.fill_between(alphas, np.maximum(edges[0], BELOW), np.maximum(edges[1], BELOW), color=line[0].get_color(),
+                        alpha=0.15, lw=0)  # fmt: skip
     ax.set_ylim(BELOW * 0.8, 1.3)
     ax.set_ylabel(f"failure probability ({BELOW:g}: none seen; bands: likelihood)")
 

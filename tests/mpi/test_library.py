@@ -69,9 +69,9 @@ def test_messages_beyond_the_limit_are_cut(tmp_path: Path, limit: str) -> None:
 def test_an_error_in_the_users_own_rank_zero_reaches_the_workers(tmp_path: Path) -> None:
     """The master refuses its input; the workers are told and can go on."""
     program = (
-        "import numpy as np\nfrom mpi4py import MPI\nimport cmm\ncomm = MPI.COMM_WORLD\n"
+        "import sys\nimport numpy as np\nfrom mpi4py import MPI\nimport cmm\ncomm = MPI.COMM_WORLD\n"
         "try:\n    cmm.matmul(np.ones((3, 2)), np.ones((4, 2)), comm) if comm.rank == 0 else cmm.matmul(comm=comm)\n"
-        "except cmm.CmmError as error:\n    print('rank', comm.rank, int(error.exit_code), flush=True)\n"
+        "except cmm.CmmError as error:\n    sys.stdout.write(f'rank {comm.rank} {int(error.exit_code)}\\n')\n"
     )
     done = mpirun(3, "-c", program, timeout=60)
     assert done.returncode == 0, done
