@@ -41,9 +41,11 @@ class Arrivals:
     rows: list[tuple[int, tuple[CodedRow, ...]]]
 
     @classmethod
-    def draw(cls, loss: float, seed: int) -> Arrivals:
-        """Systematic results in random order, lost independently with probability `loss`; then repairs."""
-        code = code_class("fr")(GRID, TASKS, seed, "oneshot", {"loss": loss})
+    def draw(cls, loss: float, seed: int, groups: str | None = None) -> Arrivals:
+        """Systematic results in random order, lost independently with probability `loss`; then repairs, from the groups
+        that are made for this loss unless given."""
+        params = {"loss": loss} if groups is None else {"groups": groups}
+        code = code_class("fr")(GRID, TASKS, seed, "oneshot", params)
         rng = np.random.default_rng(seed)
         kept = np.flatnonzero(rng.random(GRID.K) >= loss)
         repairs = np.arange(GRID.K, min(TASKS, GRID.K + int(1.2 * (GRID.K - len(kept))) + 60))
@@ -133,11 +135,11 @@ def symbolic(loss: float, repeat: int) -> None:
           f"{'' if figure <= budget else ', MISSED'})   N = {statistics.median(used):.0f}, K = {GRID.K}")  # fmt: skip
 
 
-def numeric(loss: float, repeat: int, side: int, dtype: str) -> None:
+def numeric(loss: float, repeat: int, side: int, dtype: str, groups: str | None = None) -> None:
     """Print the numeric decode in copies of C at this loss beside the budget, the error, and the stages."""
     C = np.random.default_rng(7).standard_normal((side, side)).astype(dtype)
     partition = Partition(GRID, 1, side, side)
-    _, plan = collect(Arrivals.draw(loss, 1))
+    _, plan = collect(Arrivals.draw(loss, 1, groups))
     figures, error, stages = [], 0.0, {}
     for _ in range(repeat):
         store = filled_store(C, plan, partition)
@@ -153,7 +155,7 @@ def numeric(loss: float, repeat: int, side: int, dtype: str) -> None:
     ratio, total, one_copy = figures[len(figures) // 2]
     budget = BUDGETS_NUMERIC[loss]
     verdict = "" if budget is None else f"   (budget {budget:.0f}{'' if ratio <= budget else ', MISSED'})"
-    print(f"numeric  {loss:4.0%} missing, {dtype}: {ratio:5.2f} copies of C{verdict}   {total:.3f} s, a copy "
+    print(f"numeric  {loss:4.0%} missing, {dtype}, groups {groups or 'by rule'}: {ratio:5.2f} copies of C{verdict}   {total:.3f} s, a copy "
           f"{one_copy:.3f} s; {plan.method}, {len(plan.missing)} missing, error {error:.0e} of max |C|")  # fmt: skip
     rest = total - sum(stages.values())
     shares = ", ".join(f"{name} {value / one_copy:.2f}" for name, value in [*stages.items(), ("rest", rest)])
@@ -176,6 +178,7 @@ def main(arguments: list[str]) -> None:
         for loss in BUDGETS_NUMERIC:
             if not (options.quick and loss > 0.1):
                 numeric(loss, repeat, options.side, options.dtype)
+        numeric(0.05, repeat, options.side, options.dtype, "80x4")  # fewer a-vectors, but more rounds to encode
 
 
 if __name__ == "__main__":
