@@ -155,7 +155,8 @@ def numeric(loss: float, repeat: int, side: int, dtype: str, groups: str | None 
     ratio, total, one_copy = figures[len(figures) // 2]
     budget = BUDGETS_NUMERIC[loss]
     verdict = "" if budget is None else f"   (budget {budget:.0f}{'' if ratio <= budget else ', MISSED'})"
-    print(f"numeric  {loss:4.0%} missing, {dtype}, groups {groups or 'by rule'}: {ratio:5.2f} copies of C{verdict}   {total:.3f} s, a copy "
+    case = f"{loss:4.0%} missing, {dtype}, groups {groups or 'by rule'}"
+    print(f"numeric  {case}: {ratio:5.2f} copies of C{verdict}   {total:.3f} s, a copy "
           f"{one_copy:.3f} s; {plan.method}, {len(plan.missing)} missing, error {error:.0e} of max |C|")  # fmt: skip
     rest = total - sum(stages.values())
     shares = ", ".join(f"{name} {value / one_copy:.2f}" for name, value in [*stages.items(), ("rest", rest)])

@@ -57,6 +57,14 @@ class Encoder:
         self.allocated = 0
         self.chunks_read = 0  # source chunks read so far: the encoding work
 
+    def begin_with(self, buffers: list[Array]) -> None:
+        """Use these buffers (of an earlier job, of this shape and dtype) before any is allocated."""
+        self.free, self.allocated = buffers, len(buffers)
+
+    def leave(self) -> list[Array]:
+        """The buffers that no pending send uses; the encoder is not used any more."""
+        return self.free + [operand.buffer for operand in self.operands.values() if operand.users == 0]
+
     def operand(self, combination: Combination) -> Operand:
         """The coded chunk for a combination; not necessarily ready. The caller counts itself in `users`."""
         key = combination.key

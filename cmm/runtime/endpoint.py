@@ -6,12 +6,13 @@ calls use point-to-point messages only, so that a rank that has frozen in betwee
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from mpi4py import MPI
 
 from cmm.runtime.link import MasterLink
+from cmm.runtime.worker import Spare
 
 HOST_BYTES = 64
 
@@ -24,6 +25,7 @@ class Endpoint:
     hosts: list[str]
     jobs: int = 0
     link: MasterLink | None = None
+    spare: Spare = field(default_factory=Spare)
 
     @property
     def master(self) -> bool:

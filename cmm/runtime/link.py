@@ -87,6 +87,7 @@ class MasterLink:
         self.waiting: list[tuple[int, Header]] = []  # announced, receive not yet posted
         self.outgoing: list[Outgoing] = []
         self.pool = BlockPool()
+        self.operands: dict[str, tuple[tuple[int, int], np.dtype[Any], list[Array]]] = {}  # side -> buffers left over
         self.bytes_sent = self.bytes_received = self.discarded = 0
         self.stopped_at: float | None = None
         self.failures = Failures()  # those of the command line know the supervisors

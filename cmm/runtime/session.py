@@ -108,6 +108,9 @@ class Session:
             master.run(ready)
         finally:
             self._account(master)
+            if self.link is not None:  # touched memory for the next call
+                for side, encoder in (("a", master.encode_a), ("b", master.encode_b)):
+                    self.link.operands[side] = (encoder.shape, encoder.dtype, encoder.leave())
         if self.link is not None:
             self.link.stop()
         return self._finish(master)
@@ -156,7 +159,13 @@ class Session:
         partition = self.partition
         cols = partition.block_rows if side == "a" else partition.block_cols
         groups = self.code.shared_chunks[0 if side == "a" else 1]
-        return Encoder(self.reader(side), (partition.chunk_rows, cols), self.worker_dtype, max(OPERANDS_KEPT, groups))
+        shape, capacity = (partition.chunk_rows, cols), max(OPERANDS_KEPT, groups)
+        encoder = Encoder(self.reader(side), shape, self.worker_dtype, capacity)
+        if self.link is not None and side in self.link.operands:
+            old_shape, old_dtype, buffers = self.link.operands.pop(side)
+            if (old_shape, old_dtype) == (shape, self.worker_dtype):
+                encoder.begin_with(buffers[:capacity])
+        return encoder
 
     def reader(self, side: str) -> ReadChunk:
         """read(chunk, first row, last row, out) for the encoder."""

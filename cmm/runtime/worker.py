@@ -63,6 +63,14 @@ def _fit(arrays: list[Array], count: int, shape: tuple[int, int], dtype: np.dtyp
     return fresh
 
 
+@dataclass
+class Spare:
+    """Buffers that outlive a job: the next call on the communicator finds them allocated and touched."""
+
+    slots: list[Slot] = field(default_factory=list)
+    results: list[list[Array]] = field(default_factory=list)
+
+
 class Worker:
     """One job's worker on a communicator whose rank 0 is the master.
 
@@ -71,15 +79,16 @@ class Worker:
     comm : private communicator (errors returned)
     job : the number of this call on the communicator
     injector : straggler injection for this rank
+    spare : buffers to begin with, and to leave behind
     """
 
-    def __init__(self, comm: MPI.Comm, job: int, injector: Injector) -> None:
+    def __init__(self, comm: MPI.Comm, job: int, injector: Injector, spare: Spare | None = None) -> None:
         self.comm, self.job, self.injector = comm, job, injector
         self.box = HeaderBox(comm, 0, TAG_DOWN)
         self.receiving: deque[Slot] = deque()
         self.ready: deque[Slot] = deque()
-        self.free: list[Slot] = []
-        self.results: list[list[Array]] = []  # free result buffers
+        spare = Spare() if spare is None else spare
+        self.free, self.results = spare.slots, spare.results  # free buffers, of tasks and of results
         self.sending: list[Outgoing] = []
         self.patience = Patience()
         self.stopping = False
@@ -170,6 +179,7 @@ class Worker:
             for block in out:
                 self.injector.corrupt(block)
         except Stopped:
+            self.free.append(slot)
             return
         except MasterLostError:
             raise
@@ -209,6 +219,7 @@ class Worker:
 
     def _acknowledge(self) -> None:
         """Once all announced payload is in (so that the master's sends complete), say that nothing more will come."""
+        self.free.extend(self.ready)
         self.ready.clear()
         if not self.acknowledged and not self.receiving:
             self.acknowledged = True
