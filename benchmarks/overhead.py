@@ -213,20 +213,23 @@ def encoding(options: argparse.Namespace) -> list[str]:
     partition = Partition(code.grid, size, size, size)
     rng = np.random.default_rng(3)
     sides = [look_at(as_source(rng.standard_normal((size, size)), name), np.dtype(float)) for name in "AB"]
+    encoders = []  # as in a job: their buffers are allocated once
+    for side, slices in zip(sides, (partition.a_slices, partition.b_slices), strict=True):
+
+        def read(chunk: int, low: int, high: int, out: Any, side: Any = side, slices: Any = slices) -> None:
+            side.block(slice(low, high), slices(chunk)[1], out=out)
+
+        capacity = max(code.shared_chunks)
+        encoders.append(Encoder(read, (size, partition.block_rows), np.dtype(float), capacity))
     ratios = []
-    for number in range(options.pairs):
+    for number in range(options.pairs + 1):
         copies = time.perf_counter()
         for side in sides:
             side.source.array.copy()
         copies = time.perf_counter() - copies
         start = time.perf_counter()
         groups = code.construction.round(number)  # type: ignore[attr-defined]
-        for side, chunks, slices in zip(sides, groups, (partition.a_slices, partition.b_slices), strict=True):
-
-            def read(chunk: int, low: int, high: int, out: Any, side: Any = side, slices: Any = slices) -> None:
-                side.block(slice(low, high), slices(chunk)[1], out=out)
-
-            encoder = Encoder(read, (size, partition.block_rows), np.dtype(float), len(chunks))
+        for encoder, chunks in zip(encoders, groups, strict=True):
             for chunk in chunks:
                 operand = encoder.operand(chunk)
                 while not operand.step():

@@ -361,7 +361,7 @@ def column_block(array: Matrix, rows: slice, cols: slice, dtype: np.dtype[Any], 
     height, width = part.shape
     if out is None:
         out = np.empty((height, width), dtype)
-    else:
+    elif out.shape != part.shape:
         out[height:] = 0
         out[:height, width:] = 0
     target = out[:height, :width]

@@ -12,6 +12,7 @@ Elements more than about 1e300 below the norm of their own column underflow in t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,14 @@ class ColumnScan:
     finite: Array
     norms: Array
 
-    @property
+    @cached_property
     def scaled(self) -> bool:
         return bool(self.exponents.any())
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether the scaled matrix is the matrix itself."""
+        return not self.scaled and bool(self.finite.all())
 
     @property
     def first_nonfinite(self) -> int | None:
@@ -78,9 +84,24 @@ class ScaledMatrix:
     def finite(self) -> Array:
         return self.scan.finite
 
+    @property
+    def norms(self) -> Array:
+        """2-norms of the columns, float64; zero for columns that are not finite."""
+        return self.scan.norms
+
+    def view(self, rows: slice, cols: slice) -> Array | None:
+        """Rows x columns where they lie in memory, if they are used as they are; else None."""
+        array = self.source.array
+        if not self.scan.plain or self.conjugate or not isinstance(array, np.ndarray) or array.dtype != self.dtype:
+            return None
+        return np.asarray(array)[rows, cols]
+
     def block(self, rows: slice, cols: slice, out: Array | None = None) -> Array:
-        """Rows x columns as a C-contiguous block; with `out`, into its upper left corner, the rest becomes zero."""
+        """Rows x columns as a C-contiguous block; with `out` (of this or a wider dtype), into its upper left corner,
+        the rest becomes zero."""
         block = column_block(self.source.array, rows, cols, self.dtype, conjugate=self.conjugate, out=out)
+        if self.scan.plain:
+            return block
         width = len(range(*cols.indices(self.shape[1])))
         if not self.scan.finite[cols].all():
             block[:, :width][:, ~self.scan.finite[cols]] = 0

@@ -152,20 +152,24 @@ def _lead(end: Endpoint, A: Any, B: Any, given: Mapping[str, Any], threads: int 
         record.end(Outcome.ERROR, ExitCode.INTERNAL, f"{type(error).__name__}: {error}")
         raise
     finally:
-        drain(end, record)
+        drain(end, record, without_stragglers=True)  # MPI goes on: a late acknowledgement is as good in the next call
         clock.into(record.seconds)
-        part(end, record)
+        part(end, record, without_stragglers=True)
     return C, json.loads(record.to_json())
 
 
-def drain(end: Endpoint, record: Record) -> bool:
+def drain(end: Endpoint, record: Record, *, without_stragglers: bool = False) -> bool:
     """Stop the workers and wait a little for their acknowledgements; those that stay silent are stragglers in the
-    record. True when all of them answered."""
+    record. True when all of them answered.
+
+    without_stragglers : not for those of workers that the record does not call ok
+    """
     if end.link is None:
         return True
     if not end.link.boxes:  # the job ended before it began
         end.link.open((0, 0), end.link.pool.dtype)
-    heard = end.link.drain(GRACE_SECONDS)
+    late = [x.rank for x in record.workers if without_stragglers and x.status is not Status.OK]
+    heard = end.link.drain(GRACE_SECONDS, late)
     for rank, how in end.link.lost.items():
         entry = record.worker(rank)
         entry.host, entry.status, entry.reason = end.link.hosts[rank], Status.LOST, how
@@ -177,9 +181,9 @@ def drain(end: Endpoint, record: Record) -> bool:
     return heard
 
 
-def part(end: Endpoint, record: Record) -> bool:
+def part(end: Endpoint, record: Record, *, without_stragglers: bool = False) -> bool:
     """End the job for the workers. True when all of them heard it and MPI can be finalized."""
-    heard = drain(end, record)
+    heard = drain(end, record, without_stragglers=without_stragglers)
     return end.link is None or (end.link.goodbye(int(record.exit_code), short_report(record)) and heard)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from cmm.core.task import Array, Combination
 
 SLICE_BYTES = 4 << 20  # source bytes read between two polls of the caller (below a millisecond at memory speed)
-CACHE_BYTES = 256 << 10  # a slab of the accumulator that stays in cache while chunks are added to it
+CACHE_BYTES = 512 << 10  # a slab of the accumulator that stays in cache while chunks are added to it
 
 ReadChunk = Callable[[int, int, int, Array], None]
 
@@ -100,6 +100,9 @@ class Encoder:
         self.chunks_read += combination.degree
         if combination.is_unit:
             return self._copy(int(combination.indices[0]), buffer)
+        if not combination.degree:  # all its coefficients are zero
+            buffer.fill(0)
+            return iter(())
         return self._combine(combination, buffer)
 
     def _copy(self, chunk: int, buffer: Array) -> Iterator[None]:
@@ -114,16 +117,21 @@ class Encoder:
         double = np.result_type(self.dtype, np.float64)
         step = max(1, CACHE_BYTES // max(1, cols * double.itemsize))
         source = np.empty((step, cols), dtype=double)
+        sums = None if self.dtype == double else np.empty_like(source)
+        chunks, values = combination.indices.tolist(), combination.values.tolist()
         done = 0
         for start in range(0, rows, step):
             stop = min(start + step, rows)
             part = source[: stop - start]
-            total = np.zeros_like(part)
-            for chunk, value in zip(combination.indices.tolist(), combination.values.tolist(), strict=True):
+            total = buffer[start:stop] if sums is None else sums[: stop - start]
+            self.read(chunks[0], start, stop, total)
+            total *= values[0]
+            for chunk, value in zip(chunks[1:], values[1:], strict=True):
                 self.read(chunk, start, stop, part)
                 part *= value
                 total += part
-            buffer[start:stop] = total
+            if sums is not None:
+                buffer[start:stop] = total
             done += part.nbytes * combination.degree
             if done >= SLICE_BYTES:
                 done = 0

@@ -8,7 +8,7 @@ has. After the first call only point-to-point messages are used, so a frozen ran
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,12 +118,15 @@ class MasterLink:
             self.owing[worker] = self.job
             self.send(worker, Header(Down.STOP, self.job), [])
 
-    def drain(self, grace: float) -> bool:
-        """Stop, and take what still comes until `grace` seconds after the stop. True when every worker acknowledged."""
+    def drain(self, grace: float, without: Container[int] = ()) -> bool:
+        """Stop, and take what still comes until `grace` seconds after the stop, or until nobody owes an
+        acknowledgement but workers in `without`. True when every worker acknowledged."""
         self.stop()
         until = (self.stopped_at or 0.0) + grace
         late = 0
         while self.owing and (late < LOOKS_LEAST or time.monotonic() < until):
+            if late and all(worker in without for worker in self.owing):
+                break
             late += 1
             if not self.poll():
                 time.sleep(2e-4)

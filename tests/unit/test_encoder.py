@@ -42,6 +42,13 @@ def test_combinations(source: Array) -> None:
     assert encoder.chunks_read == 5
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_chunk_at_all_is_zero(source: Array, dtype: Any) -> None:
+    encoder = make(source, dtype, capacity=1)
+    encoded(encoder, Combination.of([1, 2], [1.0, 2.0]))  # leaves its numbers in the buffer
+    assert not encoded(encoder, Combination.of([3], [0.0])).any()
+
+
 def test_float32_accumulates_in_double(source: Array) -> None:
     """Large chunks that cancel: in single precision nothing would be left of the third."""
     source[0] *= 1e6
