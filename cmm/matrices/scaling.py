@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cmm.core.errors import DataError
 from cmm.core.task import Array
 from cmm.matrices.files import MatrixSource, column_block, tiles
 from cmm.matrices.stored import Matrix
@@ -55,11 +54,6 @@ class ColumnScan:
     def plain(self) -> bool:
         """Whether the scaled matrix is the matrix itself."""
         return not self.scaled and bool(self.finite.all())
-
-    @property
-    def first_nonfinite(self) -> int | None:
-        """The first column with a NaN or an infinity, or None."""
-        return None if self.finite.all() else int(np.argmin(self.finite))
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,14 +117,6 @@ def look_at(source: MatrixSource, dtype: np.dtype[Any], op: str = "N", *, scale:
         norms = np.ldexp(found.norms, found.exponents)
         found = ColumnScan(np.zeros_like(found.exponents), found.finite, norms)
     return ScaledMatrix(source, dtype, found, op == "H" and dtype.kind == "c")
-
-
-def refuse_nonfinite(source: MatrixSource, found: ColumnScan) -> None:
-    """Raise DataError naming the first column with a NaN or an infinity, if there is one."""
-    column = found.first_nonfinite
-    if column is not None:
-        raise DataError(source.argument, "must be finite", f"a NaN or an infinity in column {column} of {source.name}",
-                        "Remove or replace it.")  # fmt: skip
 
 
 # ---- looking -----------------------------------------------------------------------------------------------------
