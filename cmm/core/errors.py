@@ -68,7 +68,13 @@ class Refusal(CmmError):
 
     def __init__(self, argument: str, rule: str, value: Any, remedy: str) -> None:
         self.argument, self.rule, self.value, self.remedy = argument, rule, value, remedy
-        super().__init__(f"{argument}: {rule}; got {value}. {remedy}")
+        super().__init__(one_line(f"{argument}: {rule}; got {value}. {remedy}"))
+
+
+def one_line(text: str) -> str:
+    """The text with control characters, line ends and lone surrogates written as escapes: names of files and values of
+    flags may hold anything."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 class UsageError(Refusal):

@@ -134,6 +134,9 @@ def as_source(array: npt.ArrayLike | Stored, argument: str, path: Path | None = 
     if data.dtype.kind not in "biufc":
         raise DataError(argument, "must hold numbers (bool, integer, float or complex)", f"{name}dtype {data.dtype}",
                         "Convert it with array.astype(float).")  # fmt: skip
+    if data.dtype.kind in "fc" and data.dtype.itemsize > (8 if data.dtype.kind == "f" else 16):
+        raise DataError(argument, "must be at most float64 or complex128", f"{name}dtype {data.dtype}",
+                        "Convert it with array.astype(float).")  # fmt: skip
     if data.ndim not in (1, 2):
         raise DataError(argument, "must be a matrix or a vector (2 or 1 dimensions)", f"{name}shape {data.shape}",
                         "Reshape it to two dimensions.")  # fmt: skip

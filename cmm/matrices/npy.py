@@ -83,8 +83,8 @@ def header(file: IO[bytes], path: Path, argument: str) -> tuple[tuple[int, ...],
     if dtype.hasobject:
         raise DataError(argument, "must not hold Python objects", f"{path} with dtype {dtype}",
                         "Convert it with array.astype(float) and save it again.")  # fmt: skip
-    if dtype.shape:
-        raise DataError(argument, "must have a valid .npy header", f"{path} ({dtype})", remedy)
+    if dtype.shape or not all(type(side) is int for side in shape):  # NumPy lets True pass for 1
+        raise DataError(argument, "must have a valid .npy header", f"{path} ({dtype}, shape {shape})", remedy)
     check_sides(shape, argument, path)
     return shape, fortran, dtype
 

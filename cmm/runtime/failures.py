@@ -22,7 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 from cmm.runtime import launch
-from cmm.runtime.habits import unsurvivable
+from cmm.runtime.habits import forget_shared_memory, unsurvivable
 from cmm.runtime.handshake import CHALLENGE, draw
 from cmm.runtime.supervisor import Tie
 from cmm.runtime.watch import Watch, listening_addresses
@@ -124,6 +124,7 @@ def meet(world: MPI.Comm, tie: Tie | None) -> Failures:
         if failures.watch is not None:
             invitation[:] = np.frombuffer(_invite(failures.watch, cards), dtype=np.uint8)
     world.Bcast([invitation, MPI.BYTE], root=0)
+    forget_shared_memory(alone=world.size == 1)  # all have left MPI_Init
     port, secret, length, addresses = _INVITATION.unpack(invitation.tobytes())
     if tie is not None and port:
         tie.report_to(world.rank, secret, addresses[:length].decode().split() if world.rank else [], port)
@@ -187,3 +188,8 @@ def keep_for_ever(things: Any) -> None:
     """Requests and buffers that MPI may still touch: they are never freed, not even when Python ends (MPI is finalized
     after Python has taken its modules apart)."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(things))
+
+
+def let_go(things: Any) -> None:
+    """Take back one `keep_for_ever`: MPI does not touch them any more."""
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(things))

@@ -9,9 +9,11 @@ import contextlib
 import os
 import select
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 
 from cmm.runtime.launch import Launch
 
+SHARED_OF_MPICH, SHARED_OF_OPEN_MPI = "/dev/shm/mpich_shm_", "/dev/shm/sm_segment."
 SIGN_OFF_SECONDS = 1.0  # for mpiexec to answer
 
 # Variables that let the surviving ranks communicate on; set unless the user has set them.
@@ -27,6 +29,22 @@ def prepare(environ: MutableMapping[str, str] = os.environ) -> None:
     """Set what a surviving rank needs; before MPI is loaded."""
     for name, value in SURVIVAL.items():
         environ.setdefault(name, value)
+
+
+def forget_shared_memory(alone: bool) -> None:
+    """Remove the names of the shared memory that MPI would leave in the memory of the nodes for ever, some MB a job;
+    what is mapped stays. To be called when all ranks of a node have left MPI_Init: nobody opens MPICH's after that.
+
+    MPICH removes its file in MPI_Finalize only: not after an abort, or when the launcher is killed. Open MPI opens its
+    files later, and its launcher removes them; a single rank without a launcher (`alone`) always leaves its own.
+    """
+    left = (SHARED_OF_MPICH, SHARED_OF_OPEN_MPI) if alone else (SHARED_OF_MPICH,)
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            name = line.split(maxsplit=5)[-1]
+            if name.startswith(left):
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
 
 
 def sign_off(environ: Mapping[str, str] = os.environ) -> None:

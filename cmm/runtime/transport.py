@@ -15,10 +15,10 @@ import numpy as np
 from mpi4py import MPI
 
 from cmm.core.task import Array
-from cmm.runtime.failures import describe, keep_for_ever, test_all
+from cmm.runtime.failures import describe, keep_for_ever, let_go, test_all
 from cmm.runtime.protocol import TAG_DOWN, TAG_DOWN_DATA, TAG_UP, TAG_UP_DATA, WORDS, Down, Header, cut_bytes
 
-_UNFINISHED: list[Any] = []  # sends (requests and buffers) that nobody waits for any more; kept to the process's end
+_UNFINISHED: list[Any] = []  # sends (requests and buffers) that nobody waits for any more
 
 SLEEP_MOST = 2e-3  # seconds; longer would be felt as latency, and shorter steals a core from workers on this node
 SPIN_MOST = 0.2  # seconds of spinning without progress before a moving payload is left to short sleeps
@@ -159,7 +159,8 @@ class Patience:
 
 
 def keep_unfinished(items: Sequence[Outgoing]) -> None:
-    """Keep the sends that have not finished until the process ends."""
+    """Keep the sends that have not finished, to the process's end if need be."""
+    unfinished()
     for item in items:
         if not item.test():
             _UNFINISHED.append(item)
@@ -172,8 +173,10 @@ def forget(rank: int) -> None:
 
 
 def unfinished() -> bool:
-    """Whether any abandoned send is still on its way (Finalize would hang)."""
-    _UNFINISHED[:] = [item for item in _UNFINISHED if not item.test()]
+    """Whether any abandoned send is still on its way (Finalize would hang). Those that have left are let go."""
+    for item in [item for item in _UNFINISHED if item.test()]:  # its rank goes on: the buffers are free again
+        _UNFINISHED.remove(item)
+        let_go(item)
     return bool(_UNFINISHED)
 
 

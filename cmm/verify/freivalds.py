@@ -24,10 +24,10 @@ from typing import Protocol
 
 import numpy as np
 
-from cmm.core.grid import Partition
+from cmm.core.grid import Grid, Partition
 from cmm.core.rng import secret_generator
 from cmm.core.task import Array, Assignment, Combination, IntArray
-from cmm.verify.recompute import Operand, Recomputation, bands, disagreement, unit_roundoff, wide
+from cmm.verify.recompute import Operand, Recomputation, disagreement, double, unit_roundoff, wide, wide_bands
 
 _SIGMAS = 6.0  # 2e-9 for a normal tail; exceeding it only leads to a recomputation
 _EXAMINED = 4  # rows recomputed at most
@@ -44,6 +44,7 @@ class Verdict:
     ok : accepted
     residual : largest |C~ x - sum A~^T B~ x| of a row, relative to R_k (module docstring)
     limit : what `residual` may be; at least the residual of a result accepted after recomputation
+    most : no row of an accepted result has a residual beyond this; rows known to be noisy are allowed more than others
     examined : rows that were recomputed
     reason : why it was not accepted
     """
@@ -51,6 +52,7 @@ class Verdict:
     ok: bool
     residual: float
     limit: float
+    most: float = 0.0
     examined: int = 0
     reason: str = ""
 
@@ -78,7 +80,7 @@ class ResultCheck:
         grid = partition.grid
         self.partition, self._a, self._b = partition, a, b
         self._x = random_vector(partition.block_cols, rng)
-        kind = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
+        kind = double(np.result_type(a.dtype, b.dtype))
         self._u = [np.zeros((_length(rows), grid.n), kind) for rows in self._row_parts()]
         self._w = np.zeros((grid.chunks_a, grid.chunks_b, partition.block_rows), kind)
         self._squares_a = np.zeros((grid.chunks_a, partition.block_rows))
@@ -89,11 +91,17 @@ class ResultCheck:
         self._ready = False
         self.checked = self.examined = self.rejected = 0
         self.residual, self.limit = 0.0, _SIGMAS * self._floor * self.roundoff
+        self._most = self.limit
 
     @property
     def missed(self) -> float:
-        """Errors of one element below this, relative to the norms of its two columns, may go unseen."""
-        return 3 * self.limit * float(np.sqrt(self.partition.block_cols))
+        """`unseen` of the largest residual that a row of an accepted result may have had."""
+        return self.unseen(self._most)
+
+    def unseen(self, limit: float) -> float:
+        """Errors of one element below this, relative to the norm of its column of A and the largest norm of a column of
+        B, may pass under a limit: |x_c| is at least 1/2, and the row's own rounding may use up the limit once more."""
+        return 2 * limit * float(np.linalg.norm(self._x)) / float(np.abs(self._x).min(initial=np.inf))
 
     # ---- preparation ---------------------------------------------------------------------------------------------
 
@@ -109,7 +117,31 @@ class ResultCheck:
             yield from self._multiply_b(jb)
         for ia in range(self.partition.grid.chunks_a):
             yield from self._multiply_a(ia)
+        self._u = []
         self._ready = True
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has been prepared."""
+        return self._ready
+
+    def whole(self, rng: np.random.Generator | None = None) -> ResultCheck:
+        """A check of all of C without another look at A and B: C y = A^T B y for the y whose part j is x times a random
+        factor of its own (as x, so that exchanged blocks do not cancel either), from the w's."""
+        grid, p = self.partition.grid, self.partition
+        factors = random_vector(grid.n, secret_generator() if rng is None else rng)
+        found = ResultCheck(Partition(Grid(1, 1), p.s, p.r, p.t), self._a, self._b, rng)
+        parts = [(j, _length(p.b_slices(j)[1])) for j in range(grid.n)]
+        found._x = np.concatenate([factors[j] * self._x[:width] for j, width in parts])
+        found._squares_b[0] = float(self._b.norms**2 @ found._x**2)
+        found._squares_a[0] = self._a.norms**2
+        for i in range(grid.m):
+            cols = p.a_slices(i)[1]
+            for k in range(grid.p):
+                w = self._w[k * grid.m + i, k * grid.n : (k + 1) * grid.n, : _length(cols)]
+                found._w[0, 0, cols] += factors @ w
+        found._u, found._ready = [], True
+        return found
 
     def _row_parts(self) -> list[slice]:
         bounds = self.partition.bounds_s
@@ -119,22 +151,26 @@ class ResultCheck:
         part, j = divmod(jb, self.partition.grid.n)
         rows, cols = self.partition.b_slices(jb)
         x = self._x[: _length(cols)]
-        for band in bands(rows, len(x), self._b.dtype.itemsize):
-            block = wide(self._b.block(band, cols))
+        if known := self.partition.grid.p == 1:
+            self._squares_b[jb] = float(self._b.norms[cols] ** 2 @ x**2)
+        for band, block in wide_bands(self._b, rows, cols):
             self._u[part][band.start - rows.start : band.stop - rows.start, j] = block @ x
-            self._squares_b[jb] += float(squares(block) @ x**2)
+            if not known:
+                self._squares_b[jb] += float(squares(block) @ x**2)
             yield
 
     def _multiply_a(self, ia: int) -> Iterator[None]:
         n = self.partition.grid.n
         rows, cols = self.partition.a_slices(ia)
-        for band in bands(rows, _length(cols), self._a.dtype.itemsize):
-            block = wide(self._a.block(band, cols))
+        if known := self.partition.grid.p == 1:
+            self._squares_a[ia, : _length(cols)] = self._a.norms[cols] ** 2
+        for band, block in wide_bands(self._a, rows, cols):
             for part, u in enumerate(self._u):
                 piece = u[band.start - rows.start : band.stop - rows.start]  # may be one row short: that row is padding
                 target = self._w[ia, part * n : (part + 1) * n, : _length(cols)]
                 np.add(target, piece.T @ block[: len(piece)], out=target)
-            self._squares_a[ia, : _length(cols)] += squares(block)
+            if not known:
+                self._squares_a[ia, : _length(cols)] += squares(block)
             yield
 
     # ---- checks --------------------------------------------------------------------------------------------------
@@ -156,6 +192,7 @@ class ResultCheck:
         self.checked += 1
         self.examined += verdict.examined > 0
         self.rejected += not verdict.ok
+        self._most = max(self._most, verdict.most)
         if verdict.ok and verdict.residual * self.limit >= self.residual * verdict.limit:
             self.residual, self.limit = verdict.residual, verdict.limit
         return verdict
@@ -172,13 +209,17 @@ class ResultCheck:
             ratio = np.where(deviation > 0, deviation / (self.roundoff * reference), 0)
         if np.isnan(deviation).any():
             return Verdict(False, float("nan"), self.limit, reason="the result holds a NaN or an infinity")
+        least, worst = _SIGMAS * (self._floor + error / self.roundoff), int(np.argmax(ratio)) if len(ratio) else 0
+        if not len(ratio) or ratio[worst] <= least:  # whatever the rows show, limits are no smaller
+            residual = float(ratio[worst]) * self.roundoff if len(ratio) else 0.0
+            return Verdict(True, residual, least * self.roundoff, least * self.roundoff)
         level = np.max([self._known[left.indices].max(axis=0) for left in self._lefts(assignment, output)], axis=0)
         seen = self._seen(ratio[reference > 0])
         limits = _SIGMAS * (np.maximum(level, min(seen, self._trusted)) + error / self.roundoff)
-        worst = int(np.argmax(ratio / limits)) if len(ratio) else 0
+        worst = int(np.argmax(ratio / limits))
         suspects = np.flatnonzero(ratio > limits)
         if not len(suspects):
-            return Verdict(True, *self._pair(ratio, limits, worst))
+            return Verdict(True, *self._pair(ratio, limits, worst), float(limits.max()) * self.roundoff)
         return self._examine(assignment, output, block, error, ratio, limits, suspects)
 
     def _expected(self, assignment: Assignment, output: int) -> tuple[Array, Array]:
@@ -211,8 +252,6 @@ class ResultCheck:
         return float(np.median(ratio)) / 0.67 if len(ratio) >= _FEW else 0.0
 
     def _pair(self, ratio: Array, limits: Array, worst: int) -> tuple[float, float]:
-        if not len(ratio):
-            return 0.0, self.limit
         return float(ratio[worst]) * self.roundoff, float(limits[worst]) * self.roundoff
 
     def _examine(self, assignment: Assignment, output: int, block: BlockView, error: float, ratio: Array, limits: Array,
@@ -228,11 +267,12 @@ class ResultCheck:
             wrong = disagreement([values for values, _ in found], [extra for _, extra in found], again, error)
         if wrong is not None:
             reason = f"row {rows[wrong]} is not the product: residual {residual:.3g}, limit {limit:.3g}"
-            return Verdict(False, residual, limit, len(rows), reason)
+            return Verdict(False, residual, limit, examined=len(rows), reason=reason)
         for combination in self._lefts(assignment, output):
             for ia in combination.indices:  # these rows are noisier than most: known from now on
                 self._known[ia, suspects] = np.maximum(self._known[ia, suspects], 2 * ratio[suspects] / _SIGMAS)
-        return Verdict(True, residual, max(residual, limit), len(rows))
+        most = float(max(ratio.max(), limits.max())) * self.roundoff
+        return Verdict(True, residual, max(residual, limit), most, len(rows))
 
     @property
     def _root(self) -> float:
@@ -310,5 +350,10 @@ def times(array: Array, x: Array) -> Array:
     if array.dtype in (np.float64, np.complex128):
         return array @ x
     height = max(1, _SLAB // max(1, array.shape[1] * 16))
-    slabs = [wide(array[k : k + height]) @ x for k in range(0, array.shape[0], height)]
-    return np.concatenate(slabs) if slabs else np.zeros(0)
+    scratch = np.empty((min(height, len(array)), array.shape[1]), double(array.dtype))
+    found = np.zeros(len(array), np.result_type(scratch, x))
+    for k in range(0, len(array), height):
+        slab = scratch[: len(array) - k]
+        np.copyto(slab, array[k : k + height])
+        np.matmul(slab, x, out=found[k : k + height])
+    return found

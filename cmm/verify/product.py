@@ -37,7 +37,8 @@ class ProductVerdict:
     ----------
     ok : C is the product
     residual, limit : largest residual of a row and its limit, relative to |A_i| sqrt(sum_j y_j^2 |B_j|^2)
-    missed : an error of one element below this, relative to the norms of its two columns, may go unseen
+    missed : an error of one element below this, relative to the norms of its two columns, may go unseen (for columns
+        of B of equal norm; scaled ones differ by less than 2)
     rows, columns : how much of C could be checked: lines of columns with NaN or infinity cannot
     examined : rows recomputed element by element
     reason : why C was not accepted
@@ -54,7 +55,8 @@ class ProductVerdict:
 
 
 def check_product(a: ScaledOperand, b: ScaledOperand, C: Array, *, unscaled: bool, error: float = 0.0,
-                  rng: np.random.Generator | None = None) -> ProductVerdict:  # fmt: skip
+                  rng: np.random.Generator | None = None,
+                  results: ResultCheck | None = None) -> ProductVerdict:  # fmt: skip
     """Check C against A^T B: two skinny products over A and B and one over C, no copies of any of them.
 
     Parameters
@@ -66,13 +68,17 @@ def check_product(a: ScaledOperand, b: ScaledOperand, C: Array, *, unscaled: boo
     error : what the elements of C may be off on top of the rounding of a product, relative to the norms of their
         columns: 0 if every block was received as such, else the error estimate of the decoding (at most the tolerance)
     rng : where y comes from; the operating system's entropy unless given
+    results : the check of the job's results on the same a and b: where it is ready, its vectors are used again and only
+        C is looked at
     """
-    partition = Partition(Grid(1, 1), a.shape[0], a.shape[1], b.shape[1])
-    check = ResultCheck(partition, a, b, rng).prepare()
+    if results is not None and results.ready:
+        check = results.whole(rng)
+    else:
+        check = ResultCheck(Partition(Grid(1, 1), a.shape[0], a.shape[1], b.shape[1]), a, b, rng).prepare()
     view = _Product(C, a, b, unscaled)
     found: Verdict = check.judge(Assignment.pair(0, Combination.unit(0), Combination.unit(0), 1), 0, view, error)
     rows, columns = int(np.count_nonzero(view.rows_checked)), int(np.count_nonzero(b.finite))
-    missed = 3 * found.limit * float(np.sqrt(columns)) if found.ok else float("nan")
+    missed = check.unseen(found.most) if found.ok else float("nan")
     return ProductVerdict(found.ok, found.residual, found.limit, missed, rows, columns, found.examined, found.reason)
 
 

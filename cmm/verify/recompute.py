@@ -23,7 +23,7 @@ import numpy as np
 from cmm.core.grid import Partition
 from cmm.core.task import Array, Assignment, Combination, IntArray
 
-_BAND = 1 << 22  # bytes of a chunk looked at together
+_BAND = 1 << 20  # bytes of a chunk looked at together: they stay in the cache
 
 
 class Operand(Protocol):
@@ -33,6 +33,9 @@ class Operand(Protocol):
     def shape(self) -> tuple[int, int]: ...
     @property
     def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def norms(self) -> Array: ...
+    def view(self, rows: slice, cols: slice) -> Array | None: ...
     def block(self, rows: slice, cols: slice, out: Array | None = None) -> Array: ...
 
 
@@ -66,7 +69,26 @@ def bands(rows: slice, width: int, itemsize: int) -> Iterator[slice]:
 
 def wide(block: Array) -> Array:
     """The block in double precision; itself if it is that already."""
-    return block.astype(np.complex128 if block.dtype.kind == "c" else np.float64, copy=False)
+    return block.astype(double(block.dtype), copy=False)
+
+
+def double(dtype: np.dtype[Any]) -> type[np.generic]:
+    """complex128 or float64."""
+    return np.complex128 if dtype.kind == "c" else np.float64
+
+
+def wide_bands(operand: Operand, rows: slice, cols: slice) -> Iterator[tuple[slice, Array]]:
+    """(rows, block in double precision) of a chunk, band by band. The block is not copied where it need not be, and is
+    good until the next one is asked for."""
+    kind, width = double(operand.dtype), int(cols.stop - cols.start)
+    scratch: Array | None = None
+    for band in bands(rows, width, np.dtype(kind).itemsize):
+        block = operand.view(band, cols)
+        if block is None or block.dtype != kind:
+            height = int(band.stop - band.start)
+            scratch = np.empty((height, width), kind) if scratch is None else scratch
+            block = operand.block(band, cols, out=scratch[:height])
+        yield band, block
 
 
 class Recomputation:

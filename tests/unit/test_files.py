@@ -111,6 +111,17 @@ def test_negative_shape_in_the_header_is_refused(tmp_path):
         open_matrix(path)
 
 
+@pytest.mark.parametrize("shape", ["(True, 2)", "(2, False)", "(2, True, 1)"])
+def test_sides_that_are_no_numbers_are_refused(tmp_path, shape):
+    """Found by fuzzing: NumPy takes True for a size, and the memory map does not."""
+    header = f"{{'descr': '<f8', 'fortran_order': True, 'shape': {shape}, }}".ljust(117) + "\n"
+    path = written(
+        tmp_path / "n.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(64)
+    )
+    with pytest.raises(DataError, match="must have a valid"):
+        open_matrix(path)
+
+
 @pytest.mark.parametrize("name", ["missing.npy", "a.npy/below.npy", "folder", "x\0y.npy"])
 def test_inputs_that_cannot_be_opened(tmp_path, name):
     save(tmp_path / "a.npy", np.ones(2))

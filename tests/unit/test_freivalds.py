@@ -351,3 +351,57 @@ def test_missed_is_an_honest_figure():
         i, j = rng.integers(50), rng.integers(60)
         C[i, j] += 2 * missed * case.a.scan.norms[i] * case.b.scan.norms[j]
         assert not check_product(case.a, case.b, C, unscaled=False).ok
+
+
+# ---- C by the vectors of the results' check ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["normal", "positive", "bad scale", "sparse", "orthogonal"])
+@pytest.mark.parametrize("grid", [Grid(1, 1), Grid(4, 3), Grid(3, 5, 2)])
+def test_the_vectors_of_the_results_serve_for_c(kind, dtype, grid):
+    rng = np.random.default_rng(7)
+    case = Case.of(kind, 300, 61, 73, grid, dtype, rng)
+    whole = Case(Partition(Grid(1, 1), 300, 61, 73), case.a, case.b)
+    C = whole.result(Assignment.pair(0, Combination.unit(0), Combination.unit(0), 1))
+    check = ResultCheck(case.partition, case.a, case.b)
+    assert not check.ready
+    assert check_product(case.a, case.b, C, unscaled=False, results=check).ok  # not ready: it looks for itself
+    check.prepare()
+    alone = check_product(case.a, case.b, C, unscaled=False)
+    verdict = check_product(case.a, case.b, C, unscaled=False, results=check)
+    assert verdict.ok, verdict
+    assert (verdict.rows, verdict.columns) == (alone.rows, alone.columns)
+    assert verdict.missed <= 10 * alone.missed
+    bad = C.copy()
+    bad[7, 9] += np.asarray(2 * verdict.missed * case.a.scan.norms[7] * np.max(case.b.scan.norms), dtype)
+    assert (bad[7, 9] == C[7, 9]) or not check_product(case.a, case.b, bad, unscaled=False, results=check).ok
+
+
+def test_exchanged_blocks_and_columns_of_c_do_not_cancel():
+    """The same x serves every block: without factors of their own two blocks in one row of C could change places."""
+    rng = np.random.default_rng(8)
+    case = Case.of("normal", 200, 40, 40, Grid(2, 2), "f8", rng)
+    check = ResultCheck(case.partition, case.a, case.b).prepare()
+    C = Case(Partition(Grid(1, 1), 200, 40, 40), case.a, case.b).result(
+        Assignment.pair(0, Combination.unit(0), Combination.unit(0), 1))  # fmt: skip
+    for order in (np.roll(np.arange(40), 20), np.r_[20, 1:20, 0, 21:40]):
+        assert not check_product(case.a, case.b, C[:, order], unscaled=False, results=check).ok
+        assert not check_product(case.a, case.b, C[order], unscaled=False, results=check).ok
+    assert check_product(case.a, case.b, C, unscaled=False, results=check).ok
+
+
+def test_a_look_at_the_data_copies_nothing_that_lies_there_as_it_is():
+    rng = np.random.default_rng(9)
+    A, B = rng.normal(size=(400, 30)), np.asarray(rng.normal(size=(400, 20)), order="F")
+    a, b = (look_at(as_source(X, name), X.dtype) for X, name in ((A, "--a"), (B, "--b")))
+    for matrix, array in ((a, A), (b, B)):
+        assert np.shares_memory(matrix.view(slice(3, 9), slice(2, 5)), array)
+    check = ResultCheck(Partition(Grid(2, 2), 400, 30, 20), a, b).prepare()
+    single = look_at(as_source(A.astype("f4"), "--a"), np.dtype("f4"))
+    scaled = look_at(as_source(A * 10.0 ** np.arange(30), "--a"), np.dtype("f8"))
+    assert scaled.view(slice(0, 9), slice(0, 5)) is None
+    assert single.view(slice(0, 9), slice(0, 5)).dtype == np.float32
+    for j in range(2):
+        block = A[:, :15].T @ B[:, 10 * j : 10 * j + 10]
+        assert check.check(Assignment.pair(0, Combination.unit(0), Combination.unit(j), 2), 0, block).ok
