@@ -15,7 +15,7 @@ from cmm.codes.registry import check_name
 from cmm.core.errors import CmmError, ExitCode, InputMissingError, InternalError
 from cmm.core.jobfile import Command, make_parser, parse, to_toml
 from cmm.core.spec import JobSpec
-from cmm.runtime import launch, supervisor
+from cmm.runtime import launch, stopping, supervisor
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command.spec is not None:
             check_name(command.spec.code)
         if command.action == "run" and command.spec is not None:
+            stopping.listen()
             tie = supervisor.start()  # forks while this process is small; this rank goes on
             check_early(command.spec)
             return _run(command.spec, tie)

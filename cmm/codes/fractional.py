@@ -162,7 +162,7 @@ class SumDecoder(Decoder):
         queue = deque([0])
         while queue and self.grid.p not in back:
             place = queue.popleft()
-            for run in self._runs[block].get(place, ()):
+            for run in sorted(self._runs[block].get(place, ()), key=lambda run: run[1]):  # whatever the arrival
                 if run[0] not in back:
                     back[run[0]] = place, run
                     queue.append(run[0])

@@ -68,6 +68,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("threads", "int", "N", "BLAS threads per rank"),
     Option("give_up", "float", "SECONDS", "when no worker answers any more: give up after SECONDS instead of "
            "computing the missing blocks on the master"),
+    Option("checkpoint", "path", "FOLDER", "keep every accepted result there until C is complete"),
+    Option("checkpoint_every", "float", "SECONDS", "how often they are synced: what a power cut can lose at most"),
+    Option("resume", "bool", "", "go on from the checkpoint if there is one"),
     Option("overwrite", "bool", "", "replace an existing output"),
     Option("timeline", "path", "FILE.png", "draw who did what when"),
     Option("progress", "text", "auto|bar|lines|none", "a bar, lines, or nothing on stderr"),
@@ -82,7 +85,8 @@ ACTIONS = {
     "dry-run": "print the plan and the memory each rank will need; compute nothing",
 }
 
-FLAGS = [*(option.flag for option in OPTIONS), "--no-overwrite", *(f"--{name}" for name in ACTIONS), "--workers"]
+FLAGS = [*(option.flag for option in OPTIONS), *(f"--no-{option.name}" for option in OPTIONS if option.kind == "bool"),
+         *(f"--{name}" for name in ACTIONS), "--workers"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -307,7 +311,7 @@ def build(values: Mapping[str, Any], needs: Iterable[str] = ("a", "b", "out")) -
     filled: dict[str, Any] = {"a": "", "b": "", "out": "", **values}
     filled.setdefault("report", default_report(filled["out"]))
     spec = JobSpec(**filled)
-    spec.refuse_same_file()
+    spec.refuse_contradictions()
     return spec
 
 

@@ -208,9 +208,13 @@ def _path_holds(value: Any) -> bool:
 
 
 _PATH = Rule("must name a file (UTF-8, not empty, no / at the end)", _path_holds, "Pass the path of a file.")
+_FOLDER = Rule("must name a folder (UTF-8, not empty)", lambda v: isinstance(v, str) and _path_holds(v.rstrip("/")),
+               "Pass the path of a folder.")  # fmt: skip
 _PICTURE = Rule("must name a .png, .pdf or .svg file",
                 lambda v: _path_holds(v) and v.lower().endswith((".png", ".pdf", ".svg")),
                 "Use for example --timeline timeline.png.")  # fmt: skip
+
+_SWITCH = Rule("must be true or false", lambda v: isinstance(v, bool), "Choose one of them.")
 
 RULES: dict[str, Rule] = {
     "a": _PATH,
@@ -245,7 +249,14 @@ RULES: dict[str, Rule] = {
         _real(lambda v: 0 <= v <= LONGEST),
         "Use for example --give-up 60.",
     ),
-    "overwrite": Rule("must be true or false", lambda v: isinstance(v, bool), "Choose one of them."),
+    "overwrite": _SWITCH,
+    "checkpoint": _FOLDER,
+    "checkpoint_every": Rule(
+        f"must be a number of seconds from 0 to {LONGEST:.0e}",
+        _real(lambda v: 0 <= v <= LONGEST),
+        "Use for example --checkpoint-every 5.",
+    ),
+    "resume": _SWITCH,
     "timeline": _PICTURE,
     "progress": _choice("auto", "bar", "lines", "none"),
     "workers": Rule(
@@ -255,7 +266,8 @@ RULES: dict[str, Rule] = {
     ),
 }
 
-OPTIONAL = frozenset({"grid", "tasks", "tolerance", "give_up", "timeline"})  # may be None: chosen, or not wanted
+# May be None: chosen by cmm, or not wanted.
+OPTIONAL = frozenset({"grid", "tasks", "tolerance", "give_up", "checkpoint", "timeline"})
 
 
 def check_value(name: str, value: Any, argument: str | None = None) -> None:
@@ -300,6 +312,9 @@ class JobSpec:
     overwrite: bool = False
     timeline: str | None = None
     progress: str = "auto"  # auto, bar, lines, none
+    checkpoint: str | None = None  # folder
+    checkpoint_every: float = 5.0  # seconds between two syncs
+    resume: bool = False
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -307,6 +322,18 @@ class JobSpec:
             absent = name in OPTIONAL if value is None else value == "" and name in ("a", "b", "out", "report")
             if not absent:
                 check_value(name, value)
+
+    def refuse_contradictions(self) -> None:
+        """Raise UsageError for what does not go together."""
+        if self.resume and self.checkpoint is None:
+            raise UsageError("--resume", "needs --checkpoint", "nothing", "Name the folder to go on from.")
+        self.refuse_same_file()
+        folder = os.path.realpath(self.checkpoint) if self.checkpoint else ""
+        for name in ("a", "b", "out", "report", "timeline"):
+            path = os.path.realpath(split_member(getattr(self, name) or "")[0]) if getattr(self, name) else ""
+            if folder and path and os.path.commonpath([folder, path]) == folder:
+                raise UsageError("--checkpoint", f"must not be, or hold, the file of {flag(name)}", repr(folder),
+                                 "Choose a folder of its own: it is removed at the end.")  # fmt: skip
 
     def refuse_same_file(self) -> None:
         """Raise UsageError when an output would replace an input or another output."""

@@ -139,6 +139,12 @@ def memory_forecast(partition: Partition, code: Code, workers: int, *, itemsize:
     )
 
 
+def results_bytes(code: Code, partition: Partition, itemsize: int) -> int:
+    """Bytes of the results that a job typically needs, as a checkpoint keeps them. itemsize: of results."""
+    results = code.recovery_threshold.results * TaskShape.of(code).outputs
+    return results * partition.block_rows * partition.block_cols * itemsize
+
+
 def _surplus(code: Code, task: TaskShape) -> int:
     """Blocks that wait outside C: results beyond its K slots. Without direct results (p > 1) all of them wait."""
     results = code.recovery_threshold.results * task.outputs

@@ -100,7 +100,8 @@ class Worker:
 
 @dataclass(slots=True)
 class Counts:
-    """What happened so far. `issued`: task numbers given to workers; copies have the number of what they copy."""
+    """What happened so far. `issued`: task numbers given to workers, or restored; copies have the number of what they
+    copy. `restored`: results of an earlier run."""
 
     issued: int = 0
     repairs: int = 0
@@ -109,3 +110,4 @@ class Counts:
     rejected: int = 0
     discarded: int = 0
     computed: int = 0
+    restored: int = 0

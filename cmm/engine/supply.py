@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from cmm.codes.base import Code
@@ -45,6 +46,9 @@ class Supply(Protocol):
     def fresh(self) -> int:
         """A task number above all that were ever used."""
 
+    def skip(self, done: AbstractSet[int]) -> None:
+        """The results of these tasks are there from an earlier run: they are not handed out."""
+
     def fixed(self) -> Assignment | None:
         """The next fixed task, for a master without workers."""
 
@@ -58,6 +62,9 @@ class Numbers:
     def fresh(self) -> int:
         self._next += 1
         return self._next - 1
+
+    def skip(self, done: AbstractSet[int]) -> None:
+        self._next = max([self._next, *(task + 1 for task in done)])
 
 
 class OneshotSupply(Numbers):
@@ -76,6 +83,10 @@ class OneshotSupply(Numbers):
 
     def recycle(self, item: Item) -> None:
         """Never reissued."""
+
+    def skip(self, done: AbstractSet[int]) -> None:
+        super().skip(done)
+        self._queues = {w: deque(i for i in queue if i not in done) for w, queue in self._queues.items()}
 
     def pending(self) -> bool:
         return False  # workers are served when they have room; nobody can do another's work
@@ -130,6 +141,10 @@ class PullSupply(Numbers):
     def recycle(self, item: Item) -> None:
         if not item.repair or item.direct is not None:
             self._again.append(item)
+
+    def skip(self, done: AbstractSet[int]) -> None:
+        super().skip(done)
+        self._queue, self._spares = (deque(i for i in q if i not in done) for q in (self._queue, self._spares))
 
     def fixed(self) -> Assignment | None:
         """The next fixed task, leaving out blocks that are known or that the master is computing."""

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from cmm.core.errors import CmmError, ExitCode, InputMissingError, InternalError
-from cmm.gradient import stopping
 from cmm.gradient.spec import Command, GradientSpec, make_parser, parse, to_toml
-from cmm.runtime import launch, supervisor
+from cmm.runtime import launch, stopping, supervisor
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,8 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command = parse(sys.argv[1:] if argv is None else argv)
         if command.action == "run" and command.spec is not None:
-            tie = supervisor.start()  # forks while this process is small; this rank goes on
             stopping.listen()
+            tie = supervisor.start()  # forks while this process is small; this rank goes on
             return _run(command.spec, tie)
     except CmmError as error:
         return launch.refuse(error, everywhere=not isinstance(error, InputMissingError))

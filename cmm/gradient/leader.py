@@ -11,21 +11,22 @@ from typing import Any, cast
 
 import numpy as np
 
-from cmm.core.errors import CmmError, DataError, ExitCode, Outcome, StoppedError, UsageError
+from cmm.core.errors import CmmError, DataError, ExitCode, Outcome, StoppedError, UnverifiedError, UsageError
 from cmm.core.spec import JobSpec
 from cmm.core.task import Array
-from cmm.gradient import checkpoint, stopping
+from cmm.gradient import checkpoint
 from cmm.gradient.data import DataSet
 from cmm.gradient.descent import Descent, Limits, Point, make_descent
+from cmm.gradient.judge import Judge
 from cmm.gradient.losses import Loss, make_loss
 from cmm.gradient.master import CodedGradient, LocalGradient
-from cmm.gradient.objective import Objective, find_regulariser
+from cmm.gradient.objective import find_regulariser
 from cmm.gradient.picture import check_plotting, draw
 from cmm.gradient.planning import describe, make_encoding, plan_lines, worker_bytes
 from cmm.gradient.report import GradientRecord, describe_theta
 from cmm.gradient.spec import GradientSpec, as_mapping
 from cmm.matrices.files import check_output, open_matrix, write_atomic, write_matrix
-from cmm.runtime import launch
+from cmm.runtime import launch, stopping
 from cmm.runtime.endpoint import Endpoint
 from cmm.runtime.failures import Failures
 from cmm.runtime.leader import Leader
@@ -115,21 +116,28 @@ class GradientLeader(Leader):
         method, record = prepared.method, self.record
         record.curve, record.resumed_at = prepared.curve, method.iteration
         coded = self._workers(prepared)
-        objective = Objective(coded, self.job.ridge, prepared.regulariser)
-        first = self._first(prepared, objective)
+        judge = Judge(prepared, coded, self)
+        first = self._first(prepared, judge)
         self.method = method
         try:
-            record.stopped = method.run(prepared.theta, first, prepared.limits, lambda at: self._after(at, coded))
-        except CmmError:
-            self._keep_last(prepared)
+            while True:
+                record.stopped = prepared.method.run(prepared.theta, first, prepared.limits,
+                                                     lambda at: self._after(at, coded))  # fmt: skip
+                if judge.passes(prepared.method.theta) and not judge.misled(record.stopped):
+                    break
+                judge.start_again()
+                self.method = prepared.method
+        except CmmError as error:
+            if not isinstance(error, UnverifiedError):
+                self._keep_last(prepared)
             raise
         finally:
-            record.iterations = method.iteration
+            record.iterations = prepared.method.iteration
             if self.progress is not None:
                 self.progress.close()
             self._account()
         self._keep_last(prepared)
-        return method.theta
+        return prepared.method.theta
 
     def _workers(self, prepared: Prepared) -> CodedGradient | LocalGradient:
         """Whatever evaluates; says what the workers will need."""
@@ -151,7 +159,7 @@ class GradientLeader(Leader):
         coded.assign(encoding)
         return coded
 
-    def _first(self, prepared: Prepared, objective: Objective) -> Any:
+    def _first(self, prepared: Prepared, objective: Judge) -> Any:
         """The objective, which sets the scale of the tolerance at its first value and keeps the checkpoint."""
         spec = self.job
         if spec.checkpoint:
@@ -159,7 +167,7 @@ class GradientLeader(Leader):
 
         def evaluate(theta: Array) -> tuple[float | None, Array]:
             self._between()
-            loss, gradient = objective(theta)
+            loss, gradient = objective.evaluate(theta)
             prepared.limits.note(gradient)
             if loss is None and prepared.method.needs_loss:
                 raise UsageError("--optimiser", f"must do without loss values, and {prepared.method.name} needs them: "
@@ -178,10 +186,23 @@ class GradientLeader(Leader):
             self.keeper.tick()
         self._interrupt()
 
+    def check_stop(self) -> None:
+        """Raise StoppedError when a stop is asked for."""
+        self._interrupt()
+
+    def warn(self, text: str) -> None:
+        """Into the report and to stderr."""
+        self.record.warnings.append(text)
+        launch.say(f"cmm: warning: {text}")
+
+    def _what_is_kept(self, error: Exception) -> str:
+        """The message of an interruption says it already."""
+        return ""
+
     def _interrupt(self) -> None:
-        if stopping.requested():
+        if signal := stopping.requested():
             where = f"; go on with --resume --checkpoint {self.job.checkpoint}" if self.job.checkpoint else ""
-            raise StoppedError(f"stopped on request (SIGUSR1) after iteration {self._iteration}{where}")
+            raise StoppedError(f"stopped on request ({signal}) after iteration {self._iteration}{where}")
 
     @property
     def _iteration(self) -> int:

@@ -72,6 +72,7 @@ class BlockStore:
         self._filled = np.zeros(partition.grid.K, dtype=bool)
         self._parked: dict[Part, _Parked] = {}
         self._tenant: dict[int, Part] = {}
+        self._giver: dict[int, SourceKey] = {}  # filled block -> the result it is
         self._empty = _EmptySlots(partition.grid.K)
 
     # ---- results in --------------------------------------------------------------------------------------------
@@ -79,12 +80,13 @@ class BlockStore:
     def put(self, key: SourceKey, block: Array, row: CodedRow) -> None:
         """Take in a result block (block_rows, block_cols), padded with zeros; `block` may be reused afterwards.
 
-        A result that is there already, or that arrives when C is complete, is ignored.
+        A result that is there already, or that arrives when C is complete, is ignored; of two for one block of C the
+        one with the lower number counts.
         """
         if self._decoded:
             return
         if self.direct and row.singleton:
-            self._put_direct(int(row.indices[0]), block, row.values[0])
+            self._put_direct(key, int(row.indices[0]), block, row.values[0])
         elif (*key, _REAL) not in self._parked:
             if np.iscomplexobj(block) and self.dtype.kind != "c":
                 self._park((*key, _REAL), block.real)
@@ -92,9 +94,10 @@ class BlockStore:
             else:
                 self._park((*key, _REAL), block)
 
-    def _put_direct(self, target: int, block: Array, coefficient: Any) -> None:
-        if self._filled[target]:
+    def _put_direct(self, key: SourceKey, target: int, block: Array, coefficient: Any) -> None:
+        if self._filled[target] and key >= self._giver[target]:
             return
+        self._giver[target] = key
         tenant = self._tenant.pop(target, None)
         self._filled[target] = True
         self._empty.remove(target)

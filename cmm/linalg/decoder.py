@@ -7,6 +7,7 @@ there; a successful one stays valid, because more results never take anything aw
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,9 @@ __all__ = ["Decoder", "DecodingError"]
 
 class Decoder:
     """Collects coefficient rows of accepted results; says when the targets follow from them, and how.
+
+    The plan depends on which results there are and not on the order in which they arrived: the same results give the
+    same C, bit for bit.
 
     Parameters
     ----------
@@ -72,16 +76,19 @@ class Decoder:
             if len(row.indices) == 1:
                 self._add_direct((task, output), row)
             elif len(row.indices):
-                self._keys.append((task, output))
-                self._rows.append(row)
+                place = bisect_left(self._keys, (task, output))  # by number, not by arrival: see the class
+                self._keys.insert(place, (task, output))
+                self._rows.insert(place, row)
                 self._touched[row.indices] = True
                 self._weight += self._equations_of(row)
                 self._extend_space(row)
 
     def _add_direct(self, key: SourceKey, row: CodedRow) -> None:
         unknown = int(row.indices[0])
-        if unknown not in self._direct:
+        known = self._direct.get(unknown)
+        if known is None or key < known[0]:
             self._direct[unknown] = key, row.values[0].item()
+        if known is None:
             self._known[unknown] = True
             self._weight += 1
             self._extend_space(row)

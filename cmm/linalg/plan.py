@@ -56,7 +56,7 @@ class Residual:
     unknowns : number of columns of M
     missing : (sigma,) the outstanding unknowns, increasing
     direct : unknown -> (source, coefficient) of the results that give an unknown at once
-    keys, rows : the results with at least one outstanding unknown, in order of arrival
+    keys, rows : the results with at least one outstanding unknown, by number
     matrix : (len(rows), sigma) CSR, their coefficients on the outstanding unknowns
     realify : the unknowns are real, so a complex row is two real ones
     """

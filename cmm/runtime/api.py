@@ -76,8 +76,11 @@ def matmul(A: npt.ArrayLike | None = None, B: npt.ArrayLike | None = None, comm:
 
 def _work(end: Endpoint, injections: Sequence[Injection], seed: int) -> dict[str, Any]:
     usable = seed if isinstance(seed, int) and seed >= 0 else 0  # rank 0 refuses any other
-    worker = Worker(end.comm, end.jobs, Injector(end.comm.rank, injections, usable), end.spare)
-    header, text = worker.run()
+    injector = Injector(end.comm.rank, injections, usable)
+    try:
+        header, text = Worker(end.comm, end.jobs, injector, end.spare).run()
+    finally:
+        injector.cancel()
     report: dict[str, Any] = json.loads(text) if text else {}
     if header.value != ExitCode.COMPLETE:
         raise _error(header.value, f"the master ended the job: {report.get('message', 'no message')}")

@@ -5,7 +5,7 @@ The plan is made by the functions that make it in the job; the memory is the for
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from cmm.codes.registry import code_class
 from cmm.core.errors import DataError
 from cmm.core.grid import Partition
 from cmm.core.spec import JobSpec, check_ranks
-from cmm.engine.forecast import memory_forecast, size_text
+from cmm.engine.forecast import MemoryForecast, memory_forecast, results_bytes, size_text
 from cmm.matrices.files import MatrixSource, check_output, open_matrix, working_dtype
 from cmm.matrices.integers import integral
 from cmm.runtime import launch
@@ -35,6 +35,26 @@ def plan_lines(spec: JobSpec, workers: int | None = None) -> list[str]:
         workers = max(0, (size or 1) - 1)
     if known:
         check_ranks(spec.inject, workers)
+    plan = prepare(spec, workers)
+    return [*_plan(spec, plan.code, plan.partition, workers, plan.sources, plan.dtype), *plan.memory.lines(),
+            f"           ({_held(*plan.sources)}; Python and its libraries take about 100 MB more)",
+            *_kept(spec, plan),
+            "dry run: nothing was computed" + ("" if known else "; --workers W plans for W workers")]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job that has not begun: its inputs, how they are cut and coded, and the memory that it will need."""
+
+    sources: tuple[MatrixSource, MatrixSource]
+    dtype: np.dtype[Any]
+    code: Code
+    partition: Partition
+    memory: MemoryForecast
+
+
+def prepare(spec: JobSpec, workers: int) -> Plan:
+    """The plan of a job for so many workers. Raises whatever the job itself would refuse before it computes."""
     a, b = open_matrix(spec.a, "--a", load=False), open_matrix(spec.b, "--b", load=False)
     if a.shape[0] != b.shape[0]:
         raise DataError("--b", f"must have as many rows as A ({a.shape[0]})", f"{b.shape[0]} rows in {b.name}",
@@ -48,9 +68,16 @@ def plan_lines(spec: JobSpec, workers: int | None = None) -> list[str]:
     memory = memory_forecast(partition, code, workers, itemsize=dtype.itemsize, verify=spec.verify,
                              input_itemsizes=(a.dtype.itemsize, b.dtype.itemsize))  # fmt: skip
     memory = replace(memory, a=a.memory or a.bytes, b=b.memory or b.bytes)
-    return [*_plan(spec, code, partition, workers, (a, b), dtype), *memory.lines(),
-            f"           ({_held(a, b)}; Python and its libraries take about 100 MB more)",
-            "dry run: nothing was computed" + ("" if known else "; --workers W plans for W workers")]  # fmt: skip
+    return Plan((a, b), dtype, code, partition, memory)
+
+
+def _kept(spec: JobSpec, plan: Plan) -> list[str]:
+    """What a checkpoint takes on disk until C is complete."""
+    if spec.checkpoint is None:
+        return []
+    itemsize = plan.dtype.itemsize * (2 if plan.code.complex_coefficients and plan.dtype.kind != "c" else 1)
+    size = size_text(results_bytes(plan.code, plan.partition, itemsize))
+    return [f"disk       {size} of results in {spec.checkpoint}, typically, until C is complete"]
 
 
 def _held(a: MatrixSource, b: MatrixSource) -> str:

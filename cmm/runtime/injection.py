@@ -27,6 +27,7 @@ class Injector:
         self.corruption = [item.value for item in mine if item.kind == "corrupt"]
         self.signals = [(signal.SIGSTOP if item.kind == "freeze" else signal.SIGKILL, item.value)
                         for item in mine if item.kind in ("freeze", "kill")]  # fmt: skip
+        self.timers: list[threading.Timer] = []
 
     def start(self) -> None:
         """The worker begins: freeze or die now, or later by a timer thread (which also hits inside a product)."""
@@ -37,6 +38,12 @@ class Injector:
                 timer = threading.Timer(seconds, os.kill, (os.getpid(), signum))
                 timer.daemon = True
                 timer.start()
+                self.timers.append(timer)
+
+    def cancel(self) -> None:
+        """The job has ended and the process goes on: what was to happen later does not."""
+        for timer in self.timers:
+            timer.cancel()
 
     def before(self, pause: Callable[[float], None]) -> None:
         """Before a task: `sleep` is deaf, as a stalled process would be; `exp` hears a stop."""

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from cmm.core.errors import CmmError, ExitCode
 from cmm.core.spec import Injection, JobSpec, check_ranks
-from cmm.runtime import failures, launch, leaving
+from cmm.runtime import failures, launch, leaving, stopping
 from cmm.runtime.endpoint import Endpoint, endpoint
 from cmm.runtime.injection import Injector
 from cmm.runtime.supervisor import Tie
@@ -55,6 +55,7 @@ def run_ranks(inject: Sequence[Injection], threads: int, lead: Callable[[Endpoin
         end = endpoint(world)
         end.next_job()
         watched = failures.meet(end.comm, tie)  # the last collective call: from here on a rank may die
+        stopping.listen_to_all()
         if end.master:
             return lead(end, watched)
         try:

@@ -11,19 +11,23 @@ from typing import TypeVar
 
 from mpi4py import MPI
 
-from cmm.core.errors import CmmError, ExitCode, Outcome, RemoteError
+from cmm.core.errors import CmmError, ExitCode, Outcome, RemoteError, StoppedError, UnverifiedError
 from cmm.core.jobfile import as_mapping
 from cmm.core.spec import JobSpec
 from cmm.core.task import Array
+from cmm.engine.forecast import results_bytes
 from cmm.matrices.files import MatrixSource, check_output, open_matrix, write_matrix
 from cmm.matrices.room import check_room
-from cmm.runtime import launch
+from cmm.runtime import launch, resume, stopping
 from cmm.runtime.api import drain, part
+from cmm.runtime.checkpoint import Checkpoint, identity_digest
+from cmm.runtime.clock import Clock
 from cmm.runtime.endpoint import Endpoint
 from cmm.runtime.failures import Failures
 from cmm.runtime.leaving import end_job, finalize
-from cmm.runtime.master import Clock
+from cmm.runtime.memory import check_memory
 from cmm.runtime.progress import Progress
+from cmm.runtime.records import Form
 from cmm.runtime.report import Record, Status, environment, summary_lines
 from cmm.runtime.session import Options, Session
 from cmm.runtime.timeline import check_plotting, draw
@@ -39,19 +43,21 @@ class Leader:
         self.clock, self.record = Clock(), Record(job=as_mapping(spec)) if record is None else record
         self.record.seed = spec.seed
         self.record.environment = environment(MPI.Get_library_version(), spec.threads)
-        self.record.warnings += failures.warnings
         for warning in failures.warnings:
-            launch.say(f"cmm: warning: {warning}")
+            self._warn(warning)
         if end.link is not None:
             end.link.failures = failures
         self.progress: Progress | None = None
         self.may_report = False
+        self.checkpoint: Checkpoint | None = None
+        self.spoiled = False  # what is in the checkpoint is not to be trusted
+        self.finished = False  # by an earlier run
 
     def run(self) -> int:
         """Judge, run, write, leave; returns the exit code."""
-        session = self._guarded(self._prepare)
+        session = self._guarded(self._begin)
         if session is None:
-            return self._leave(speak=False)
+            return self._leave(speak=self.finished)
         C = self._guarded(lambda: self._compute(session))
         if C is not None:
             self._guarded(lambda: self._deliver(C))
@@ -64,33 +70,110 @@ class Leader:
         except CmmError as error:
             if isinstance(error, RemoteError):
                 launch.say(f"cmm: traceback of rank {error.rank} on {error.host}:\n{error.traceback}")
-            self.record.end(error.outcome, error.exit_code, str(error))
-            launch.say(f"cmm: {error}")
-        except KeyboardInterrupt:
-            self.record.end(Outcome.INTERRUPTED, ExitCode.STOPPED, "interrupted by the user; C was not written")
-            launch.say("cmm: interrupted; C was not written. The same command starts again.")
+            text = f"{error}{self._what_is_kept(error)}"
+            self.record.end(error.outcome, error.exit_code, text)
+            launch.say(f"cmm: {text}")
         except Exception as error:  # a fault of ours: told with its traceback, reported, and all ranks end
-            self.record.end(Outcome.ERROR, ExitCode.INTERNAL, f"{type(error).__name__}: {error}")
-            launch.say(f"cmm: internal error on rank 0\n{traceback.format_exc()}")
+            kept = self._what_is_kept(error)
+            self.record.end(Outcome.ERROR, ExitCode.INTERNAL, f"{type(error).__name__}: {error}{kept}")
+            launch.say(f"cmm: internal error on rank 0{kept}\n{traceback.format_exc()}")
         return None
+
+    def _what_is_kept(self, error: Exception) -> str:
+        """For the end of a message: what the checkpoint has, and how to go on."""
+        held, folder = self.checkpoint, self.spec.checkpoint
+        self.spoiled |= isinstance(error, UnverifiedError)
+        stop = "" if str(error).endswith(".") else "."
+        if held is not None and held.kept and self.spoiled:
+            return f"{stop} The checkpoint in {folder} is removed: its results are not to be trusted."
+        if held is not None and (held.kept or (isinstance(error, StoppedError) and not held.fresh)):
+            what = f"{held.kept} results" if held.kept else "The results"
+            flag = "" if self.spec.resume else " and --resume"
+            return f"{stop} {what} in {folder} are kept: go on with the same command{flag}."
+        if isinstance(error, StoppedError):
+            why = "" if folder else ", for want of --checkpoint"
+            return f"{stop} C was not written and nothing is kept{why}: the same command starts again."
+        return ""
+
+    def _warn(self, text: str) -> None:
+        self.record.warnings.append(text)
+        launch.say(f"cmm: warning: {text}")
 
     # ---- before ----------------------------------------------------------------------------------------------
 
-    def _prepare(self) -> Session:
+    def _begin(self) -> Session | None:
+        with stopping.interruptible():
+            return self._prepare()
+
+    def _prepare(self) -> Session | None:
         spec = self.spec
         a, b = self._sources()
-        inputs = [spec.a, spec.b]
-        check_output(spec.report, inputs, spec.overwrite, argument="--report", matrix=False)
+        past = resume.earlier_report(spec) if spec.resume else None
+        complete = past is not None and past.outcome is Outcome.COMPLETE
+        if not complete:
+            self._check_outputs(a, b, past)
+        names = {item.name for item in fields(Options)}
+        options = Options(**{name: getattr(spec, name) for name in names})
+        kept = self.checkpoint.plan["identity"] if self.checkpoint is not None and self.checkpoint.plan else None
+        if past is not None and complete:
+            kept = {"code": vars(past.code)}
+        session = Session(a, b, options, self.end.link, self.record, self.clock, self._show, resume.planned(kept, spec))
+        if not complete:
+            check_memory(session, self.end.hosts)
+        if spec.checkpoint is not None:
+            with self.clock.phase("checkpoint", self.record):
+                self._identify(session, past)
+        return None if self.finished else session
+
+    def _check_outputs(self, a: MatrixSource, b: MatrixSource, past: Record | None) -> None:
+        """Whether all outputs can be written, the checkpoint among them. What an earlier run of this job has left does
+        not count as existing when it is resumed: `past`, its report, and C that it was just putting in its place."""
+        spec, inputs = self.spec, [self.spec.a, self.spec.b]
+        again = spec.overwrite or past is not None
+        check_output(spec.report, inputs, again, argument="--report", matrix=False)
         self.may_report = True
         size = a.shape[1] * b.shape[1] * max(8, a.dtype.itemsize, b.dtype.itemsize)
         check_room(size, "--a, --b", f"C, {a.shape[1]} x {b.shape[1]}")
-        check_output(spec.out, inputs, spec.overwrite, size=size)
+        if spec.checkpoint is not None:
+            self.checkpoint = Checkpoint(spec.checkpoint, resume=spec.resume, every=spec.checkpoint_every,
+                                         warn=self._warn, tell=lambda text: launch.say(f"cmm: {text}"))  # fmt: skip
+        mine = self.checkpoint is not None and self.checkpoint.delivering() == spec.out
+        check_output(spec.out, inputs, spec.overwrite or mine, size=size)
         if spec.timeline:
             check_plotting()
-            check_output(spec.timeline, inputs, spec.overwrite, argument="--timeline", matrix=False)
-        names = {item.name for item in fields(Options)}
-        options = Options(**{name: getattr(spec, name) for name in names})
-        return Session(a, b, options, self.end.link, self.record, self.clock, self._show)
+            check_output(spec.timeline, inputs, spec.overwrite or mine, argument="--timeline", matrix=False)
+
+    def _identify(self, session: Session, past: Record | None) -> None:
+        """Begin the checkpoint for this very job, or find that the job is complete already."""
+        spec, kept = self.spec, self.checkpoint.plan if self.checkpoint is not None else None
+        identity = resume.identity(session)
+        if kept is not None:
+            resume.refuse_differences(kept["identity"], identity)  # what is cheap to compare first
+        identity = resume.add_contents(identity, session)
+        form = Form(identity_digest(identity), *session.form)
+        if past is not None and self.checkpoint is None:  # the outputs were not looked at yet
+            if resume.proves(past, form.plan, spec.out):
+                self._nothing_to_do(past)
+                return
+            self._check_outputs(*session.sources, None)
+        assert self.checkpoint is not None, "opened with the outputs"
+        kept = self.checkpoint.plan
+        if kept is not None:
+            resume.refuse_differences(kept["identity"], identity)
+        need = results_bytes(session.code, session.partition, session.worker_dtype.itemsize)
+        self.checkpoint.check_room(need)
+        self.checkpoint.begin(identity, form, out=spec.out)
+        session.checkpoint = self.checkpoint
+        used = self.record.checkpoint
+        used.directory, used.plan = spec.checkpoint or "", form.plan.hex()
+        used.resumed_from = "" if self.checkpoint.fresh else self.checkpoint.begun
+
+    def _nothing_to_do(self, past: Record) -> None:
+        """An earlier run has completed this job: its report stands."""
+        self.record, self.finished = past, True
+        launch.say("cmm: an earlier run has completed this job: nothing is left to do")
+        if self.spec.checkpoint is not None and os.path.isdir(self.spec.checkpoint):  # it had no time to clear up
+            Checkpoint(self.spec.checkpoint, resume=True).remove()
 
     def _sources(self) -> tuple[MatrixSource, MatrixSource]:
         with self.clock.phase("read", self.record):
@@ -109,21 +192,37 @@ class Leader:
         finally:
             if self.progress is not None:
                 self.progress.close()
-            for source in session.sources:  # a file that changed explains whatever else went wrong
+            self._check_unchanged(session)
+
+    def _check_unchanged(self, session: Session) -> None:
+        """A file that changed explains whatever else went wrong."""
+        try:
+            for source in session.sources:
                 source.check_unchanged()
+        except CmmError:
+            self.spoiled = True
+            raise
 
     def _deliver(self, C: Array) -> None:
+        if self.checkpoint is not None:
+            self.checkpoint.deliver(self.spec.out)
         with self.clock.phase("write", self.record):
             write_matrix(self.spec.out, C)
+        if self.checkpoint is not None:
+            self.record.checkpoint.output = resume.stamp(self.spec.out)
         self.record.end(Outcome.COMPLETE, ExitCode.COMPLETE)
 
     # ---- after -----------------------------------------------------------------------------------------------
 
     def _leave(self, *, speak: bool = True) -> int:
         """C is on disk (or will not be): end the job in bounded time, with the report written first."""
+        self._finish_checkpoint()
+        if self.record.outcome is Outcome.INTERRUPTED:
+            self._write_report()  # some launchers kill within moments
         heard = drain(self.end, self.record) and self.failures.may_finalize()
         self.record.leaving = "finalize" if heard else "abort"
         self._write_report()
+        self._remove_checkpoint()
         if speak:
             self._tell()
         code = int(self.record.exit_code)
@@ -131,6 +230,29 @@ class Leader:
             finalize(code, self.failures, self._died_at_the_end)
             return code
         end_job(code, self.failures)
+
+    def _finish_checkpoint(self) -> None:
+        if self.checkpoint is None:
+            return
+        with self.clock.phase("checkpoint"):
+            self.checkpoint.finish(sync=self.record.outcome is not Outcome.COMPLETE)
+        used = self.record.checkpoint
+        used.restored, used.written, used.bytes = (
+            self.checkpoint.restored,
+            self.checkpoint.written,
+            self.checkpoint.bytes,
+        )
+        used.seconds = round(self.clock.seconds["checkpoint"], 6)
+
+    def _remove_checkpoint(self) -> None:
+        """When C and the report are on disk, and when there is nothing in it, or nothing to be trusted."""
+        if self.checkpoint is None:
+            return
+        empty = self.checkpoint.fresh and not self.checkpoint.kept
+        if self.record.exit_code is ExitCode.COMPLETE or empty or self.spoiled:
+            self.checkpoint.remove()
+        else:
+            self.checkpoint.close()
 
     def _tell(self) -> None:
         """The summary on stdout; where that cannot be written, C and the report are there all the same."""
@@ -154,6 +276,8 @@ class Leader:
             self.record.write(self.spec.report)
 
     def _write_report(self) -> None:
+        if self.finished:  # its report stays
+            return
         self.clock.into(self.record.seconds)
         if not self.may_report:
             return

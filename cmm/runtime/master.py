@@ -8,9 +8,7 @@ slices messages are heard.
 from __future__ import annotations
 
 import heapq
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,13 +33,18 @@ from cmm.engine.events import (
     Sent,
     Tick,
 )
+from cmm.engine.restoring import restore
 from cmm.linalg.blocks import BlockStore
+from cmm.runtime import stopping
+from cmm.runtime.checkpoint import Checkpoint
+from cmm.runtime.clock import Clock
 from cmm.runtime.encoder import Encoder, Operand
 from cmm.runtime.judge import TolerancePlanner
 from cmm.runtime.kernel import products
 from cmm.runtime.link import Arrival, MasterLink
 from cmm.runtime.protocol import Down, Header, Up, dtype_code, pack_program
-from cmm.runtime.report import Record, Seconds
+from cmm.runtime.records import Saved
+from cmm.runtime.report import Record
 from cmm.runtime.transport import Patience
 from cmm.verify.freivalds import ResultCheck
 
@@ -59,41 +62,6 @@ class Pending:
     b: list[Operand]
 
 
-class Clock:
-    """Seconds per phase; phases may nest, inner time is not counted twice."""
-
-    def __init__(self) -> None:
-        self.start = time.monotonic()
-        self.seconds: dict[str, float] = {}
-        self._stack: list[list[float]] = []
-
-    def now(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.start
-
-    def into(self, seconds: Seconds) -> None:
-        """Write the phases so far and the total."""
-        for name, value in self.seconds.items():
-            setattr(seconds, name, round(value, 6))
-        seconds.total = round(self.now(), 6)
-
-    @contextmanager
-    def phase(self, name: str, record: Record | None = None) -> Iterator[None]:
-        """Count the time inside for a phase; with `record`, also show it in the timeline."""
-        begin = time.monotonic()
-        self._stack.append([0.0])
-        try:
-            yield
-        finally:
-            spent = time.monotonic() - begin
-            inner = self._stack.pop()[0]
-            self.seconds[name] = self.seconds.get(name, 0.0) + spent - inner
-            if self._stack:
-                self._stack[-1][0] += spent
-            if record is not None:
-                record.event(self.now(), 0, name, None, spent)
-
-
 class Master:
     """One job's loop on rank 0.
 
@@ -106,14 +74,16 @@ class Master:
     check : makes the check of single results on first use, or None when results are not checked
     clock : phases
     record : receives the events of the timeline and each worker's task times
+    checkpoint : keeps accepted results, or None
     """
 
     def __init__(self, link: MasterLink | None, coordinator: Coordinator, judge: TolerancePlanner,
                  encode_a: Encoder, encode_b: Encoder, store: BlockStore, check: ResultCheck | None,
-                 clock: Clock, record: Record, progress: Callable[[int, int], None] | None = None) -> None:  # fmt: skip
+                 clock: Clock, record: Record, progress: Callable[[int, int], None] | None = None,
+                 checkpoint: Checkpoint | None = None) -> None:  # fmt: skip
         self.link, self.coordinator, self.judge = link, coordinator, judge
         self.encode_a, self.encode_b, self.store, self.check = encode_a, encode_b, store, check
-        self.clock, self.record, self.progress = clock, record, progress
+        self.clock, self.record, self.progress, self.checkpoint = clock, record, progress, checkpoint
         self.queue: list[tuple[int, int, Pending]] = []  # (tasks the worker holds already, order, task)
         self.order = 0
         self.held: dict[int, dict[int, tuple[str, float]]] = {}  # worker -> task -> (what, sent at)
@@ -129,12 +99,13 @@ class Master:
     # ---- the loop --------------------------------------------------------------------------------------------
 
     def run(self, ready: list[int]) -> None:
-        """Work until the coordinator says finish. Raises IncompleteError, InaccurateError or RemoteError."""
+        """Work until the coordinator says finish. Raises what ends it otherwise, a CmmError."""
         now = self.clock.now()
         for worker in ready:
             self._tell(Joined(worker, now))
         self._tick()
         while not self.finished:
+            stopping.check()
             moved = self._receive()
             if not self.finished:
                 moved |= self._step()
@@ -235,7 +206,8 @@ class Master:
             return
         entry.tasks_done += 1
         entry.task_seconds.append(round(seconds, 6))
-        self._store(assignment, arrival.blocks)
+        self._store(assignment, arrival.blocks, what)
+        self._give_back(arrival.blocks)
         self._tell(Accepted(worker, header.task, now, seconds))
 
     def _fits(self, header: Header, assignment: Assignment) -> bool:
@@ -243,7 +215,7 @@ class Master:
         expected = (dtype_code(self.encode_a.dtype), self.encode_a.shape[1], self.encode_b.shape[1])
         return (header.dtype, header.cols_a, header.cols_b) == expected and header.outputs == len(assignment.outputs)
 
-    def _fault(self, assignment: Assignment, blocks: tuple[Array, ...] | list[Array]) -> str:
+    def _fault(self, assignment: Assignment, blocks: Sequence[Array]) -> str:
         """Why the result cannot be accepted, or nothing."""
         if self.check is None:
             return ""
@@ -251,7 +223,7 @@ class Master:
         with self.clock.phase("verify"):
             if self.preparing is not None:
                 for _ in self.preparing:
-                    pass
+                    stopping.check()
                 self.preparing = None
             for output, block in enumerate(blocks):
                 verdict = self.check.check(assignment, output, block)
@@ -259,12 +231,38 @@ class Master:
                     return f"residual {verdict.residual:.1e} exceeds the limit {verdict.limit:.1e}"
         return ""
 
-    def _store(self, assignment: Assignment, blocks: tuple[Array, ...] | list[Array]) -> None:
+    def _store(self, assignment: Assignment, blocks: Sequence[Array], what: str) -> None:
+        """Put a result in its place, unless the coordinator will discard it; on disk first, since then it counts."""
+        if not self.coordinator.wanted(assignment.task):
+            return
+        if self.checkpoint is not None:
+            with self.clock.phase("checkpoint"):
+                self.checkpoint.save(Saved(assignment, what, self.check is not None), blocks)
+        self._put(assignment, blocks)
+
+    def _put(self, assignment: Assignment, blocks: Sequence[Array]) -> None:
         for output, (block, row) in enumerate(zip(blocks, self.coordinator.code.rows(assignment), strict=True)):
             self.store.put((assignment.task, output), block, row)
-        self._give_back(blocks)
 
-    def _give_back(self, blocks: tuple[Array, ...] | list[Array]) -> None:
+    def restore(self, results: Iterable[tuple[Saved, list[Array]]]) -> int:
+        """Take over results of an earlier run, before `run`; returns how many. Those that were not checked when they
+        were saved are checked now, if results are checked at all."""
+        taken: dict[int, Assignment] = {}
+        wrong = 0
+        for saved, blocks in results:
+            task = saved.assignment.task
+            if task in taken:
+                continue
+            if not saved.checked and self._fault(saved.assignment, blocks):
+                wrong += 1
+                continue
+            taken[task] = saved.assignment
+            self._put(saved.assignment, blocks)
+        if wrong and self.checkpoint is not None:
+            self.checkpoint.warn(f"{wrong} results were not checked in the earlier run, are wrong, and are not used")
+        return restore(self.coordinator, taken.values())
+
+    def _give_back(self, blocks: Sequence[Array]) -> None:
         if self.link is not None:
             for block in blocks:
                 self.link.pool.give(block)
@@ -350,7 +348,8 @@ class Master:
             raise InternalError(f"the master's own product failed its check ({problem}): its memory or BLAS is faulty")
         now = self.clock.now()
         self.record.event(now, 0, "local", item.assignment.task, now - self.local_since)
-        self._store(item.assignment, out)
+        self._store(item.assignment, out, "local")
+        self._give_back(out)
         self._tell(Computed(item.assignment.task, now))
 
 

@@ -26,8 +26,8 @@ import cmm
 from cmm.core.errors import DataError, ExitCode, InputMissingError, Outcome
 from cmm.runtime.surroundings import environment, peak_memory
 
-__all__ = ["CodeUsed", "Counts", "Decoding", "Event", "Problem", "Record", "Seconds", "Status", "Verification",
-           "WorkerReport", "environment", "load", "peak_memory", "summary_lines"]  # fmt: skip
+__all__ = ["CheckpointUsed", "CodeUsed", "Counts", "Decoding", "Event", "Problem", "Record", "Seconds", "Status",
+           "Verification", "WorkerReport", "environment", "load", "peak_memory", "summary_lines"]  # fmt: skip
 
 SCHEMA = 1
 MOST_EVENTS = 50_000  # kept for the timeline; the rest is only counted
@@ -103,6 +103,21 @@ class Verification:
 
 
 @dataclass
+class CheckpointUsed:
+    """`restored` results of an earlier run, which began at `resumed_from`; `plan`: identity of the job; `output`: size
+    and time of change (ns) of C's file once it is there."""
+
+    directory: str = ""
+    restored: int = 0
+    written: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    resumed_from: str = ""
+    plan: str = ""
+    output: list[int] | None = None
+
+
+@dataclass
 class Seconds:
     """Seconds of the master per phase. Phases overlap with the workers' computing; `total` is wall time."""
 
@@ -115,6 +130,7 @@ class Seconds:
     decode: float = 0.0
     verify: float = 0.0
     write: float = 0.0
+    checkpoint: float = 0.0  # identity, restoring and saving
     total: float = 0.0
 
     def add(self, phase: str, seconds: float) -> None:
@@ -190,6 +206,7 @@ class Record:
     verification: Verification = field(default_factory=Verification)
     seconds: Seconds = field(default_factory=Seconds)
     counts: Counts = field(default_factory=Counts)
+    checkpoint: CheckpointUsed = field(default_factory=CheckpointUsed)
     bytes_sent: int = 0
     bytes_received: int = 0
     peak_memory_bytes: int = 0
@@ -281,14 +298,14 @@ def load(path: str | os.PathLike[str]) -> Record:
         raise DataError("FILE", f"must be a report of version {SCHEMA}", f"version {table['version']!r} in {path}",
                         "Read it with the cmm that wrote it.")  # fmt: skip
     try:
-        return _record(table)
+        return _record({"checkpoint": {}, **table})  # reports before there were checkpoints
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError("FILE", "must be a complete report", path, f"{type(error).__name__}: {error}.") from None
 
 
 def _record(table: Mapping[str, Any]) -> Record:
     parts = {"problem": Problem, "code": CodeUsed, "decoding": Decoding, "verification": Verification,
-             "seconds": Seconds, "counts": Counts}  # fmt: skip
+             "seconds": Seconds, "counts": Counts, "checkpoint": CheckpointUsed}  # fmt: skip
     values = _known(Record, table)
     values |= {key: part(**_known(part, table[key])) for key, part in parts.items()}
     values["outcome"], values["exit_code"] = Outcome(table["outcome"]), ExitCode(table["exit_code"])
@@ -314,6 +331,8 @@ def summary_lines(record: Record) -> list[str]:
         lines.append(_shape_line(record.problem))
     if record.code.name:
         lines.append(_code_line(record))
+    if record.checkpoint.restored:
+        lines.append(f"resumed  {record.checkpoint.restored} results were there from an earlier run")
     trouble = _trouble(record)
     if trouble:
         lines.append(f"workers  {trouble}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,14 @@ from cmm.matrices.files import MatrixSource, as_source, check_exact, working_dty
 from cmm.matrices.integers import ExactSums, ExactSystem, IntegerRange, as_int64, check_bounds, integral, product_holds
 from cmm.matrices.nonfinite import fill_nonfinite
 from cmm.matrices.scaling import ScaledMatrix, look_at, unscale
+from cmm.runtime import stopping
+from cmm.runtime.checkpoint import Checkpoint
+from cmm.runtime.clock import Clock
 from cmm.runtime.encoder import Encoder, ReadChunk
 from cmm.runtime.judge import TolerancePlanner
 from cmm.runtime.link import MasterLink
-from cmm.runtime.master import Clock, Master
+from cmm.runtime.master import Master
+from cmm.runtime.records import Saved, same_task
 from cmm.runtime.report import CodeUsed, Problem, Record, Status
 from cmm.verify.freivalds import ResultCheck
 from cmm.verify.product import check_product
@@ -67,10 +71,18 @@ class Session:
     record : filled while the job runs
     clock : phases
     progress : called with (results so far, results aimed at)
+    planned : grid and tasks of an earlier run, for what the options leave to be chosen
+
+    Attributes
+    ----------
+    checkpoint : begun for this product's identity, or None; set before `run`
     """
 
     def __init__(self, a: MatrixSource, b: MatrixSource, options: Options, link: MasterLink | None, record: Record,
-                 clock: Clock, progress: Callable[[int, int], None] | None = None) -> None:  # fmt: skip
+                 clock: Clock, progress: Callable[[int, int], None] | None = None,
+                 planned: tuple[Grid, int] | None = None) -> None:  # fmt: skip
+        self.planned = planned
+        self.checkpoint: Checkpoint | None = None
         self.options, self.link, self.record, self.clock, self.progress = options, link, record, clock, progress
         if a.shape[0] != b.shape[0]:
             raise DataError("--b", f"must have as many rows as A ({a.shape[0]})", f"{b.shape[0]} rows in {b.name}",
@@ -89,8 +101,12 @@ class Session:
     def _build_code(self) -> Code:
         options, workers = self.options, self.link.workers if self.link else 1
         given = for_data(options.code, options.params, complex_data=self.dtype.kind == "c", exact=self.exact)
-        grid, tasks = choose(workers, self.s, self.r, self.t, code=options.code, grid=options.grid,
-                             tasks=options.tasks, dispatch=options.dispatch, params=given)  # fmt: skip
+        grid, tasks = options.grid, options.tasks
+        if self.planned is not None:
+            grid = self.planned[0] if grid is None else grid
+            tasks = self.planned[1] if tasks is None and grid == self.planned[0] else tasks
+        grid, tasks = choose(workers, self.s, self.r, self.t, code=options.code, grid=grid, tasks=tasks,
+                             dispatch=options.dispatch, params=given)  # fmt: skip
         params = {**default_params(options.code, grid, self.s, self.r, self.t, options.params), **given}
         return code_class(options.code)(grid, tasks, options.seed, options.dispatch, params)
 
@@ -98,9 +114,13 @@ class Session:
 
     def run(self) -> Array:
         """Compute C (r x t, working dtype). Raises CmmError of every kind."""
-        with self.clock.phase("scale", self.record):
-            self.A, self.B = self._look()
-        master = self._master()
+        with stopping.interruptible():
+            with self.clock.phase("scale", self.record):
+                self.A, self.B = self._look()
+            master = self._master()
+            if self.checkpoint is not None:
+                with self.clock.phase("checkpoint", self.record):
+                    self._restore(master, self.checkpoint)
         ready: list[int] = []
         if self.link is not None:
             ready = self.link.open((self.partition.block_rows, self.partition.block_cols), self.worker_dtype)
@@ -113,7 +133,27 @@ class Session:
                     self.link.operands[side] = (encoder.shape, encoder.dtype, encoder.leave())
         if self.link is not None:
             self.link.stop()
-        return self._finish(master)
+        with stopping.interruptible():
+            return self._finish(master)
+
+    @property
+    def form(self) -> tuple[tuple[int, int], np.dtype[Any], tuple[int, int]]:
+        """What a result looks like: shape and dtype of a block, chunks of A and of B."""
+        partition, grid = self.partition, self.code.grid
+        return (partition.block_rows, partition.block_cols), self.worker_dtype, (grid.chunks_a, grid.chunks_b)
+
+    def _restore(self, master: Master, checkpoint: Checkpoint) -> None:
+        checkpoint.restored = master.restore(self._known_tasks(checkpoint))
+        checkpoint.start()
+
+    def _known_tasks(self, checkpoint: Checkpoint) -> Iterator[tuple[Saved, list[Array]]]:
+        """What is in the checkpoint; results of fixed tasks only where the task is what the code says."""
+        for saved, blocks in checkpoint.saved():
+            number = saved.assignment.task
+            if number >= self.code.P:
+                yield saved, blocks
+            elif same_task(fixed := self.code.task(number), saved.assignment):
+                yield replace(saved, assignment=fixed), blocks
 
     def _look(self) -> tuple[ScaledMatrix, ScaledMatrix]:
         a, b = self.sources
@@ -153,7 +193,7 @@ class Session:
         self.store = BlockStore(partition, self.dtype)
         self.check = ResultCheck(partition, self.A, self.B) if self.options.verify == "all" else None
         return Master(self.link, self.coordinator, judge, self._encoder("a"), self._encoder("b"), self.store,
-                      self.check, self.clock, self.record, self.progress)  # fmt: skip
+                      self.check, self.clock, self.record, self.progress, self.checkpoint)  # fmt: skip
 
     def _encoder(self, side: str) -> Encoder:
         partition = self.partition
@@ -232,7 +272,7 @@ class Session:
         return result
 
     def _verify(self, C: Array, error: float) -> None:
-        verdict = check_product(self.A, self.B, C, unscaled=False, error=error)
+        verdict = check_product(self.A, self.B, C, unscaled=False, error=error, results=self.check)
         checked = self.record.verification
         checked.passed, checked.residual, checked.limit = verdict.ok, verdict.residual, verdict.limit
         checked.smallest_detected = verdict.missed

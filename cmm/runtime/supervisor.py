@@ -24,6 +24,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NoReturn
 
 from cmm.runtime.dial import Dial
@@ -36,6 +37,7 @@ NAME = b"cmm-supervisor"  # what ps and top show
 LOOK_SECONDS = 1.0  # how often the launcher is looked at: pidfd would be exact, but kernels before 5.3 lack it
 ORPHAN_GRACE = 2.0  # how long a rank lives on after rank 0 has gone without a farewell: the launcher may be faster
 FAREWELL_GRACE = 10.0  # how long a rank may take to finalize once the job has ended
+PATIENCE = 3.0  # how long a supervisor of a dead rank, told to end, waits for rank 0 to end the job in order
 LINGER = 10.0  # how long a supervisor of a dead rank waits to be ended by the launcher after rank 0 has gone
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
@@ -225,8 +227,10 @@ class _Supervisor:
         for number in os.read(self.wake, 4096):
             if number == signal.SIGCHLD:
                 continue  # the rank is looked at after every event
-            if self.died is not None:  # it is the launcher, ending us
-                self._exit_like(-number)
+            if self.died is not None:
+                if number not in (signal.SIGUSR1, signal.SIGUSR2):  # the launcher ends the job: rank 0 may end it first
+                    self._at(PATIENCE, partial(self._exit_like, -number))
+                continue
             self.ended_by = number
             os.kill(self.pid, number)
 

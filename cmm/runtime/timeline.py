@@ -23,7 +23,8 @@ LABELS = {"fixed": "task of the code", "systematic": "source block", "coded": "c
 MARKS = {"rejected": ("x", "black"), "discarded": (".", "grey"), "straggler": ("v", "#aa3377"), "lost": ("X", "red"),
          "retired": ("s", "black")}  # fmt: skip
 PHASES = {"read": "#dddddd", "scale": "#eeeebb", "encode": "#ccddaa", "send": "#cceeff", "compute": "#aaddcc",
-          "wait": "#f5f5f5", "decode": "#bbccee", "verify": "#ffcccc", "write": "#ddccee"}  # fmt: skip
+          "wait": "#f5f5f5", "decode": "#bbccee", "verify": "#ffcccc", "write": "#ddccee",
+          "checkpoint": "#e8d5c4"}  # fmt: skip
 MOST_ROWS = 60  # ranks drawn at full height; more of them get thinner rows
 
 

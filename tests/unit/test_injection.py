@@ -20,6 +20,16 @@ def test_who_is_hit() -> None:
     assert injector(2, "freeze:2@1.5", "kill:1").signals[0][1] == 1.5
 
 
+def test_what_was_to_happen_later_can_be_cancelled() -> None:
+    one = injector(2, "freeze:2@1000", "kill:2@1000")
+    one.start()
+    assert [timer.is_alive() for timer in one.timers] == [True, True]
+    one.cancel()
+    for timer in one.timers:
+        timer.join(10)
+    assert [timer.is_alive() for timer in one.timers] == [False, False]
+
+
 def test_delays_are_seeded() -> None:
     def delays(rank: int, seed: int) -> list[float]:
         found: list[float] = []

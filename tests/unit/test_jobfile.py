@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmm.core import jobfile
@@ -74,12 +76,13 @@ def test_every_flag() -> None:
         "--report", "r.json", "--op", "H", "--code", "rkrp", "--grid", "2x3x4", "--tasks", "50", "--param", "x=1=2",
         "--param", "y=", "--dispatch", "oneshot", "--inject", "slow:2:3", "--inject", "freeze:all", "--seed", "7",
         "--tolerance", "1e-7", "--verify", "final", "--threads", "2", "--give-up", "0", "--overwrite",
-        "--timeline", "t.PNG", "--progress", "none",
+        "--timeline", "t.PNG", "--progress", "none", "--checkpoint", "ck/", "--checkpoint-every", "0.5", "--resume",
     )  # fmt: skip
     assert spec == JobSpec(
         *(os.path.abspath(name) for name in ("A.npy", "B.npy", "C.npy", "r.json")), "H", "rkrp", Grid(3, 4, 2), 50,
         {"x": "1=2", "y": ""}, "oneshot", (Injection("slow", (2,), 3.0), Injection("freeze", None, 0.0)), 7, 1e-7,
         "final", 2, 0.0, True, os.path.abspath("t.PNG"), "none",
+        os.path.abspath("ck"), 0.5, True,
     )  # fmt: skip
 
 
@@ -282,6 +285,13 @@ def test_ranks_are_checked_against_the_world() -> None:
         (["--out", "A.npy"], "--out", "must not be the file of --a"),
         (["--report", "C.npy"], "--report", "must not be the file of --out"),
         (["--timeline", "x.png", "--report", "x.png"], "--timeline", "must not be the file of --report"),
+        (["--resume"], "--resume", "needs --checkpoint"),
+        (["--checkpoint", ""], "--checkpoint", "must name a folder"),
+        (["--checkpoint", "."], "--checkpoint", "must not be, or hold, the file of --a"),
+        (["--checkpoint", "C.npy"], "--checkpoint", "must not be, or hold, the file of --out"),
+        (["--checkpoint", "ck", "--report", "ck/r.json"], "--checkpoint", "the file of --report"),
+        (["--checkpoint", "ck", "--checkpoint-every", "-1"], "--checkpoint-every", "from 0"),
+        (["--resumed"], "command line", "--resume"),
         (["one.toml", "two.toml"], "JOB.toml", "one job file"),
     ],
 )
@@ -354,6 +364,72 @@ def test_no_command_line_ends_in_anything_but_a_refusal(argv: list[str]) -> None
     except CmmError as error:
         code = error.exit_code
     assert code in (ExitCode.COMPLETE, ExitCode.USAGE, ExitCode.NO_INPUT)
+
+
+def ending(argv: list[str]) -> ExitCode:
+    """How reading a command line ends: in order, or in a refusal of one line."""
+    try:
+        parse(argv)
+    except CmmError as error:
+        text, code = str(error), error.exit_code
+    else:
+        return ExitCode.COMPLETE
+    assert text
+    assert text.isprintable()
+    return code
+
+
+TELLING = ["4x4", "2x2x2", "slow:1-3:2.5", "freeze:2@1", "1e-9", "-1", "nan", "1e400", "9" * 20, "A.npy", "groups=full",
+           "=", "\udcff", "٣"]  # fmt: skip
+WORDS = st.text(max_size=12) | st.sampled_from(TELLING)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(FLAGS) | WORDS, max_size=8))
+def test_flags_with_any_text_are_read_or_refused_in_one_line(argv: list[str]) -> None:
+    assert ending(argv) in (ExitCode.COMPLETE, ExitCode.USAGE, ExitCode.NO_INPUT)
+
+
+VALUES = (st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.dates()
+          | st.sampled_from(["4x4", "fr", "slow:all:2", "T", "pull", "none"]))  # fmt: skip
+NESTED = st.recursive(VALUES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner,
+                                                                                          max_size=2),
+                      max_leaves=4)  # fmt: skip
+
+
+def as_toml(value: Any) -> str:
+    """A TOML value; None becomes an empty table."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(as_toml, value))}]"
+    if isinstance(value, dict) or value is None:
+        return f"{{{', '.join(f'{json.dumps(key)} = {as_toml(item)}' for key, item in (value or {}).items())}}}"
+    return str(value)
+
+
+@settings(max_examples=300)
+@given(st.dictionaries(st.sampled_from([option.key for option in OPTIONS]) | st.text(max_size=4), NESTED, max_size=5))
+def test_job_files_with_any_values_are_read_or_refused_in_one_line(tmp_path: Path, table: dict[str, Any]) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text("".join(f"{json.dumps(key)} = {as_toml(value)}\n" for key, value in table.items()))
+    assert ending([str(path)]) in (ExitCode.COMPLETE, ExitCode.USAGE)
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*.toml"))),
+       st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=3))  # fmt: skip
+def test_damaged_job_files_are_read_or_refused_in_one_line(
+    tmp_path: Path, source: Path, edits: list[tuple[float, int]]
+) -> None:
+    data = bytearray(source.read_bytes())
+    for where, byte in edits:
+        data[int(where * len(data))] = byte
+    path = tmp_path / "job.toml"
+    path.write_bytes(data)
+    assert ending([str(path)]) in (ExitCode.COMPLETE, ExitCode.USAGE)
 
 
 def test_a_spec_built_by_a_program_obeys_the_same_rules() -> None:

@@ -194,6 +194,13 @@ def test_the_memory_of_a_dry_run_is_the_forecast(inputs: Path) -> None:
     assert "checks" not in without.stdout
 
 
+def test_a_dry_run_tells_what_a_checkpoint_takes_and_makes_none(inputs: Path) -> None:
+    done = cmm_run(*FILES, "--dry-run", "--workers", "5", "--grid", "4x5", "--checkpoint", "ck", cwd=inputs)
+    assert done.returncode == 0, done
+    assert f"of results in {inputs / 'ck'}, typically" in done.stdout
+    assert not (inputs / "ck").exists()
+
+
 def test_a_dry_run_plans_for_what_the_launcher_started(inputs: Path) -> None:
     alone = cmm_run(*FILES, "--dry-run", "--inject", "freeze:2", cwd=inputs)
     assert "none: a single rank" in alone.stdout
