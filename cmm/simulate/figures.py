@@ -141,17 +141,22 @@ def check_path(path: Path | None) -> None:
         raise UsageError("--figure", f"must end in {', '.join(FORMATS)}", str(path), "Use for example figure.png.")
 
 
-def new_figure(path: Path, panels: int, height: float = 5.4) -> tuple[Any, list[Any]]:
-    """(figure, axes) without a display. Raises UsageError for a format that is not known, or without Matplotlib."""
+def new_figure(path: Path, panels: int, height: float = 5.4, columns: int | None = None) -> tuple[Any, list[Any]]:
+    """(figure, axes) without a display, `columns` panels (default: all) in a row of `height` inches.
+
+    Raises UsageError for a format that is not known, or without Matplotlib.
+    """
     check_path(path)
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise UsageError("--figure", "needs Matplotlib", str(path), "Install it: pip install 'cmm[plot]'.") from None
-    figure = Figure(figsize=(7.2 * panels, height), layout="constrained")
+    across = min(panels, columns or panels)
+    down = -(-panels // across)
+    figure = Figure(figsize=(7.2 * across, height * down), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, [figure.add_subplot(1, panels, k + 1) for k in range(panels)]
+    return figure, [figure.add_subplot(down, across, k + 1) for k in range(panels)]
 
 
 def save(figure: Any, path: Path, title: str, footer: str) -> None:

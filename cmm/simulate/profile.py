@@ -46,7 +46,8 @@ class MachineProfile:
 
     @classmethod
     def load(cls, path: str | Path) -> MachineProfile:
-        """Read a JSON object with these fields; those left out keep their default.
+        """Read a JSON object with these fields; those left out keep their default. What stands under "measured"
+        (how, on which machine, what else) is for people and ignored.
 
         Raises InputMissingError, DataError.
         """
@@ -57,6 +58,8 @@ class MachineProfile:
         except ValueError as error:
             raise DataError("--profile", "must be JSON", str(path), str(error)) from error
         known = {entry.name for entry in fields(cls)}
+        if isinstance(data, dict):
+            data.pop("measured", None)
         if not isinstance(data, dict) or not set(data) <= known:
             raise DataError("--profile", f"must be an object with {', '.join(sorted(known))}", str(path), "Correct it.")
         return cls(**{"name": Path(path).stem, **data})
