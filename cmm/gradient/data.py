@@ -30,9 +30,12 @@ class DataSet:
     Raises
     ------
     CmmError : as `open_matrix`; DataError when the counts do not match or there is nothing
+
+    finite : refuse features that are not finite when they are read (a callable may know what to do with NaN)
     """
 
-    def __init__(self, data: str, labels: str) -> None:
+    def __init__(self, data: str, labels: str, *, finite: bool = False) -> None:
+        self.finite = finite
         self.X = open_matrix(data, "--data", load=False)
         self.y = open_matrix(labels, "--labels", load=False)
         self.rows, self.features = self.X.shape
@@ -60,7 +63,19 @@ class DataSet:
 
     def read(self, rows: slice) -> tuple[Any, Array]:
         """(features, labels) of some rows; copies."""
-        return self._features(rows), _floats(self.y, rows).ravel()
+        X = self._features(rows)
+        if self.finite:
+            self._refuse_nonfinite(X, rows.start)
+        return X, _floats(self.y, rows).ravel()
+
+    def _refuse_nonfinite(self, X: Any, first: int) -> None:
+        values = X.data if sp.issparse(X) else X
+        if np.isfinite(values).all():
+            return
+        rows = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr)) if sp.issparse(X) else np.arange(X.shape[0])
+        bad = rows[~np.isfinite(values)] if sp.issparse(X) else rows[~np.isfinite(values).all(axis=1)]
+        raise DataError("--data", "must be finite", f"NaN or infinity in row {first + bad[0]} of {self.X.name}",
+                        "Remove the row, correct it, or use a callable that knows what to do.")  # fmt: skip
 
     def _features(self, rows: slice) -> Any:
         array = self.X.array

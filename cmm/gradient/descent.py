@@ -327,6 +327,15 @@ class LBFGS(Descent):
         return EXHAUSTED if self.iteration >= limits.iterations else FLAT
 
 
+def again(method: Descent, step: float | None, theta: Array) -> Descent:
+    """A fresh method of the same kind that goes on from theta, without what the former remembers."""
+    fresh = type(method)(step)
+    fresh.theta, fresh.iteration = theta, method.iteration
+    if isinstance(fresh, LBFGS):
+        fresh.first = method.iteration
+    return fresh
+
+
 def inverse_times(path: Sequence[tuple[Array, Array]], gradient: Array) -> Array:
     """The L-BFGS approximation of the inverse Hessian times the gradient (two-loop recursion; Nocedal and Wright,
     Numerical Optimization, algorithm 7.4), from the last places and their gradients."""

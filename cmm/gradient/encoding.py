@@ -63,6 +63,10 @@ class Encoding:
         found = np.flatnonzero(self.matrix[worker])
         return tuple(int(j) for j in found), tuple(float(x) for x in self.matrix[worker, found])
 
+    def columns(self) -> Array:
+        """n x d: the answers of all workers are combinations of these columns, element by element."""
+        return self.matrix
+
     def decoder(self) -> Decoder:
         """A fresh decoder of one gradient."""
         if self.classes:

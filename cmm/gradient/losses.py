@@ -11,13 +11,15 @@ import importlib
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.special import expit, logsumexp
 
-from cmm.core.errors import CmmError, DataError, UsageError
+from cmm.core.errors import DataError, UsageError
 from cmm.core.task import Array
 
 Answer = tuple[float | None, Array]  # the loss (None where a callable gives none) and its gradient
@@ -119,19 +121,56 @@ class UserLoss(Loss):
 
     def __call__(self, X: Any, y: Array, theta: Array) -> Answer:
         try:
-            found = self.function(X, y, theta)
-            value, gradient = found if isinstance(found, tuple) else (None, found)
-            gradient = np.asarray(gradient, dtype=np.float64)
-            value = None if value is None else float(value)
-        except CmmError:
-            raise
-        except Exception as error:
-            raise DataError("--loss", "must not raise", f"{type(error).__name__} from {self.path}: {error}",
+            with _unwritable(X, y, theta):
+                found = self.function(X, y, theta)
+        except (Exception, SystemExit) as error:  # SystemExit would end the worker without a word
+            hint = " (the arrays are read-only: they serve every evaluation)" if "read-only" in str(error) else ""
+            raise DataError("--loss", "must not raise", f"{type(error).__name__} from {self.path}: {error}{hint}",
                             "Call it on a few rows of the data in one process.") from error  # fmt: skip
-        if gradient.shape != theta.shape:
-            raise DataError("--loss", f"must return a gradient of theta's shape {theta.shape}",
-                            f"{gradient.shape} from {self.path}", "Correct the callable.")  # fmt: skip
-        return value, gradient
+        value, gradient = found if isinstance(found, tuple) and len(found) == 2 else (None, found)
+        slope = _real(gradient)
+        if slope is None or slope.shape != theta.shape:
+            raise DataError("--loss", f"must return a real gradient of theta's shape {theta.shape}, or (loss, "
+                            "gradient)", f"{_what(gradient)} from {self.path}", "Correct the callable.")  # fmt: skip
+        if value is None:
+            return None, slope
+        number = _real(value)
+        if number is None or number.size != 1:
+            raise DataError("--loss", "must return a real number as the loss in (loss, gradient)",
+                            f"{_what(value)} from {self.path}", "Correct the callable.")  # fmt: skip
+        return float(number.ravel()[0]), slope
+
+
+@contextmanager
+def _unwritable(*arrays: Any) -> Iterator[None]:
+    """Whoever writes into them meets an error, not a different data set in the next evaluation."""
+    plain = [part for array in arrays for part in
+             ((array.data, array.indices, array.indptr) if sp.issparse(array) else (array,))]  # fmt: skip
+    before = [array.flags.writeable for array in plain]
+    for array in plain:
+        array.flags.writeable = False
+    try:
+        yield
+    finally:
+        for array, was in zip(plain, before, strict=True):
+            array.flags.writeable = was
+
+
+def _real(value: Any) -> Array | None:
+    """A float64 copy of anything numeric and real, or None."""
+    try:
+        found = np.asarray(value)
+    except Exception:  # ragged lists, and whatever an object's own conversion raises
+        return None
+    return np.array(found, dtype=np.float64) if found.dtype.kind in "biuf" else None
+
+
+def _what(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    kind = getattr(value, "dtype", type(value).__name__)
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return str(kind) if shape is None else f"{kind} of shape {tuple(shape)}"
 
 
 LOSSES: dict[str, type[Loss]] = {loss.name: loss for loss in (LeastSquares, Logistic, Softmax, Huber)}
@@ -153,7 +192,7 @@ def find_callable(path: str, argument: str) -> Callable[..., Any]:
         sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module_name), name)
-    except Exception as error:  # whatever a user's module raises when it is loaded
+    except (Exception, SystemExit) as error:  # whatever a user's module raises when it is loaded
         raise UsageError(argument, "must be MODULE:NAME of a callable that can be imported",
                          f"{path} ({type(error).__name__}: {error})", "Check PYTHONPATH.") from error  # fmt: skip
     if not callable(found):

@@ -7,7 +7,7 @@ the sum itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from cmm.runtime.transport import Patience
 FLOAT = dtype_code(np.dtype(np.float64))
 PROBE_PATIENCE = 4.0  # the last workers' speeds are waited for this many times as long as n - s workers needed
 PROBE_LEAST = 0.5  # seconds, at least
+SURVEY_PATIENCE, SURVEY_LEAST = 4.0, 0.2  # the same for the answers that are checked at the end
 
 
 class CodedGradient:
@@ -56,6 +57,7 @@ class CodedGradient:
         self.work: dict[int, float] = {}
         self.patience = Patience()
         self.heard = 0.0
+        self._settling = 0.0  # when a survey no longer waits for the others; 0: not decodable yet
 
     # ---- before ----------------------------------------------------------------------------------------------
 
@@ -113,9 +115,31 @@ class CodedGradient:
 
     # ---- one evaluation --------------------------------------------------------------------------------------
 
+    def survey(self, theta: Array) -> Answer:
+        """As a call, and the others' answers are waited for, SURVEY_PATIENCE times as long as was necessary."""
+        assert self.rounds is not None, "assigned"
+        self.rounds.everybody = True
+        try:
+            return self(theta)
+        finally:
+            self.rounds.everybody = self.everybody
+
+    def _settle(self) -> None:
+        """End the wait for the others in a survey."""
+        assert self.rounds is not None
+        present = self.rounds.round
+        if self.everybody or present is None or present.combination is None:
+            return
+        if not self._settling:
+            spent = present.answers[-1][1]
+            self._settling = time.monotonic() + max(SURVEY_LEAST, SURVEY_PATIENCE * spent)
+        elif time.monotonic() > self._settling:
+            self.rounds.settle(time.monotonic())
+
     def __call__(self, theta: Array) -> Answer:
         """The sum over the data of loss and gradient at theta. Raises IncompleteError, or what a worker reports."""
         assert self.rounds is not None, "assigned"
+        self._settling = 0.0
         self.number += 1
         self._forget()
         sent = theta.copy()
@@ -126,10 +150,12 @@ class CodedGradient:
             arrivals = self._poll()
             for arrival in arrivals:
                 self._broadcast(self._take(arrival), sent)
+            self._settle()
             if arrivals:
                 self.patience.reset()
             elif not self.rounds.done:
-                self._check_patience()
+                if not self._settling:
+                    self._check_patience()
                 self.between()
                 self.patience.wait(self.link.moving)
         return self._decode()
@@ -210,6 +236,25 @@ class CodedGradient:
             self.link.pool.give(block)
         self.answers, self.work, self.valued = {}, {}, True
 
+    # ---- wrong answers -----------------------------------------------------------------------------------------
+
+    @property
+    def last(self) -> Combination:
+        """What the gradient was decoded from; `answers` holds it until the next evaluation."""
+        assert self.rounds is not None
+        assert self.rounds.round is not None
+        assert self.rounds.round.combination is not None
+        return self.rounds.round.combination
+
+    def exclude(self, ranks: Collection[int], why: str) -> None:
+        """Do without these ranks from now on."""
+        for rank in ranks:
+            self.lost.add(rank)
+            entry = self.record.worker(rank)
+            entry.status, entry.reason = Status.REJECTED, why
+            entry.rejected_results += 1
+        self._bury()
+
     # ---- when it does not end --------------------------------------------------------------------------------
 
     def _check_hope(self) -> None:
@@ -219,8 +264,13 @@ class CodedGradient:
             raise IncompleteError(
                 f"{len(self.lost)} workers are lost (ranks {listed(sorted(self.lost))}) and the code "
                 f"{self.encoding.name} cannot decode without them: it promises to bear {self.encoding.stragglers}. "
+                f"{self._rejected()}"
                 "Use more --stragglers."
             )
+
+    def _rejected(self) -> str:
+        wrong = [entry.rank for entry in self.record.workers if entry.status == Status.REJECTED]
+        return f"Of them ranks {listed(wrong)} had answered wrongly. " if wrong else ""
 
     def _check_patience(self) -> None:
         if self.give_up is not None and time.monotonic() - self.heard > self.give_up:

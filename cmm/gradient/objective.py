@@ -46,7 +46,7 @@ class Objective:
             value, slope = self.regulariser(theta)
             added = gradient + np.asarray(slope, dtype=np.float64).reshape(theta.shape)
             return (None if loss is None else loss + float(value)), added
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise DataError("--regulariser", "must return (value, gradient of theta's shape) and not raise",
                             f"{type(error).__name__}: {error}", "Call it on the start value.") from error  # fmt: skip
 

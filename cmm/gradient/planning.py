@@ -42,14 +42,9 @@ def make_encoding(spec: GradientSpec, n: int, rows: int, speeds: Sequence[float]
     speeds : of heterogeneous-frc; None: all equal (before they are measured)
     """
     s, code = stragglers_of(spec, n), spec.code
-    if code == "polynomial":
-        return polynomial(n, _parts(spec, groups_for(n, s), rows))
-    if code == "cyclic":
-        if spec.parts not in (None, n) or n > rows:
-            raise UsageError("--parts", f"must be the number of workers, {n}, with --code cyclic, and rows enough",
-                             spec.parts or rows, "Leave it out, or use generalized-frc.")  # fmt: skip
+    if code in ("polynomial", "cyclic"):
         generalized_frc(n, s, n)  # the same rules for n and s
-        return cyclic(n, s, spec.seed)
+        return _polynomial(spec, n, s, rows) if code == "polynomial" else _cyclic(spec, n, s, rows)
     if code == "heterogeneous-frc":
         given = spec.speed_list() if speeds is None else list(speeds)
         if given is not None and len(given) != n:
@@ -60,6 +55,24 @@ def make_encoding(spec: GradientSpec, n: int, rows: int, speeds: Sequence[float]
     if code == "uncoded":
         return uncoded(n, k)
     return tandon_frc(n, s, k) if code == "frc" else generalized_frc(n, s, k)
+
+
+def _polynomial(spec: GradientSpec, n: int, s: int, rows: int) -> Encoding:
+    made = polynomial(n, _parts(spec, groups_for(n, s), rows))
+    if spec.stragglers is not None and made.stragglers < s:
+        raise UsageError("--stragglers", f"must be at most {made.stragglers} with code polynomial, {n} workers and "
+                         f"{made.k} groups", s, "Use fewer --parts, or leave them out.")  # fmt: skip
+    return made
+
+
+def _cyclic(spec: GradientSpec, n: int, s: int, rows: int) -> Encoding:
+    if spec.parts not in (None, n):
+        raise UsageError("--parts", f"must be the number of workers, {n}, with --code cyclic", spec.parts,
+                         "Leave it out, or use generalized-frc.")  # fmt: skip
+    if n > rows:
+        raise UsageError("--code cyclic", f"needs a row of data for each of the {n} workers", f"{rows} rows",
+                         "Start fewer ranks, or use generalized-frc.")  # fmt: skip
+    return cyclic(n, s, spec.seed)
 
 
 def _parts(spec: GradientSpec, default: int, rows: int) -> int:

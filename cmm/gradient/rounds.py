@@ -96,6 +96,12 @@ class Rounds:
         if self.done and not was:  # everybody else was there already
             self._close(now)
 
+    def settle(self, now: float) -> None:
+        """End a round that waits for everybody, where its gradient is decodable."""
+        was, self.everybody = self.done, False
+        if self.done and not was:
+            self._close(now)
+
     # ---- the state -----------------------------------------------------------------------------------------------
 
     @property

@@ -49,9 +49,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("resume", "bool", "", "go on from the checkpoint if there is one"),
     Option("plot", "path", "FILE.png", "draw the loss and the seconds per evaluation"),
     Option("wait", "text", "first|all", "all: wait for every living worker even so (for measurements)"),
+    Option("verify", "text", "full|none", "full: at the end the master computes loss and gradient itself, from the "
+           "files, and compares"),
     Option("give_up", "float", "SECONDS", "end when so long no answer has come (default: wait)"),
     Option("inject", "injections", "SPEC", "make stragglers, for tests; may be repeated: slow:RANKS:FACTOR, "
-           "sleep:RANKS:SECONDS, exp:RANKS:MEAN, freeze:RANKS[@SECONDS], kill:RANKS[@SECONDS]"),
+           "sleep:RANKS:SECONDS, exp:RANKS:MEAN, freeze:RANKS[@SECONDS], kill:RANKS[@SECONDS], "
+           "corrupt:RANKS:PROBABILITY"),
     Option("seed", "int", "N", "seed of coefficients and injections"),
     Option("threads", "int", "N", "BLAS threads per rank"),
     Option("overwrite", "bool", "", "replace an existing output"),
@@ -93,6 +96,7 @@ class GradientSpec:
     resume: bool = False
     plot: str | None = None
     wait: str = "first"
+    verify: str = "full"
     give_up: float | None = None
     inject: tuple[Injection, ...] = ()
     seed: int = 0
@@ -164,6 +168,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "code": _choice(*CODES),
     "optimiser": _choice(*OPTIMISERS),
     "wait": _choice("first", "all"),
+    "verify": _choice("full", "none"),
     "progress": _choice("auto", "bar", "lines", "none"),
     "speeds": (_speeds, "must be numbers above 0, separated by commas"),
     "plot": (
@@ -195,13 +200,6 @@ def _check(name: str, value: Any, argument: str) -> None:
         raise UsageError(argument, says, repr(value), f"Did you mean {near[0]}?" if near else "See --help.")
 
 
-def _injection(text: str, argument: str) -> Injection:
-    found = Injection.parse(text, argument)
-    if found.kind == "corrupt":
-        raise UsageError(argument, "must not corrupt: gradients are not verified", repr(text), "It is for cmm.run.")
-    return found
-
-
 def _from_text(option: Option, text: str, argument: str) -> Any:
     value: Any = text
     with contextlib.suppress(ValueError):  # the rule refuses the text itself
@@ -215,7 +213,7 @@ def _from_toml(option: Option, raw: Any, argument: str, base: str) -> Any:
         texts = raw if isinstance(raw, list) else [raw]
         if not all(isinstance(text, str) for text in texts):
             raise UsageError(argument, "must be a list of texts", repr(raw), 'Use for example ["freeze:2"].')
-        return tuple(_injection(text, argument) for text in texts)
+        return tuple(Injection.parse(text, argument) for text in texts)
     if option.name == "speeds" and isinstance(raw, list):
         raw = ",".join(map(str, raw))
     _check(option.name, raw, argument)
@@ -232,9 +230,9 @@ def make_parser() -> Parser:
     parser = Parser(prog="cmm.gradient", add_help=False, allow_abbrev=False,
                     usage="python -m cmm.gradient [JOB.toml] [flags]",
                     description="Distributed gradient descent that does not wait for stragglers.",
-                    epilog="Flags win over the job file. Exit codes: 0 complete, 4 too many workers lost, 64 usage, "
-                           "65 bad data, 66 no such input, 70 internal error, 73 cannot write, 75 stopped but "
-                           "resumable.")  # fmt: skip
+                    epilog="Flags win over the job file. Exit codes: 0 complete, 3 not verified, 4 too many "
+                           "workers lost, 64 usage, 65 bad data, 66 no such input, 70 internal error, 73 cannot "
+                           "write, 75 stopped but resumable.")  # fmt: skip
     parser.add_argument("job", nargs="*", metavar="JOB.toml", help="a job file (TOML)")
     job = parser.add_argument_group("the job (every flag is also a key of the job file)")
     for option in OPTIONS:
@@ -277,7 +275,7 @@ def parse(argv: Sequence[str]) -> Command:
     for option in OPTIONS:
         raw = getattr(given, option.name)
         if option.kind == "injections" and raw is not None:
-            values[option.name] = tuple(_injection(text, "--inject") for text in raw)
+            values[option.name] = tuple(Injection.parse(text, "--inject") for text in raw)
         elif raw is not None:
             values[option.name] = raw if option.kind == "bool" else _from_text(option, raw, option.flag)
     return Command(action, build(values, outputs=action == "run"), workers)
@@ -315,6 +313,8 @@ def build(values: Mapping[str, Any], *, outputs: bool = True) -> GradientSpec:
                          "Use generalized-frc for other losses.")  # fmt: skip
     if spec.speeds is not None and spec.code != "heterogeneous-frc":
         raise UsageError("--speeds", "goes with --code heterogeneous-frc", spec.code, "Leave it out.")
+    if spec.verify == "none" and any(item.kind == "corrupt" for item in spec.inject):
+        raise UsageError("--inject corrupt", "needs --verify full", spec.verify, "Leave --verify out.")
     _refuse_same_file(spec)
     return spec
 

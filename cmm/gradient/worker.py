@@ -14,7 +14,7 @@ import numpy as np
 from cmm.core.errors import CmmError
 from cmm.core.task import Array
 from cmm.gradient.data import DataSet, Share, read_coded, read_share
-from cmm.gradient.losses import Loss, make_loss
+from cmm.gradient.losses import Loss, UserLoss, make_loss
 from cmm.gradient.spec import GradientSpec
 from cmm.runtime.endpoint import Endpoint
 from cmm.runtime.injection import Injector
@@ -73,7 +73,7 @@ class GradientWorker(Worker):
         """Read the parts in `table`, rows of (part, coefficient); header.task says into how many the data are cut."""
         if self.data is None:
             self.loss = make_loss(self.spec.loss, self.spec.delta)
-            self.data = DataSet(self.spec.data, self.spec.labels)
+            self.data = DataSet(self.spec.data, self.spec.labels, finite=not isinstance(self.loss, UserLoss))
         read = read_coded if header.value == CODED_DATA else read_share
         self.share = read(self.data, header.task, [int(part) for part in table[:, 0]], table[:, 1].tolist())
 
@@ -93,6 +93,7 @@ class GradientWorker(Worker):
         except (_Stale, Stopped, CmmError):
             self.results.append(out)
             raise
+        self.injector.corrupt(out[0])
         seconds = min(times) if header.task == PROBE else time.monotonic() - begin
         answer = Header(Up.RESULT, self.job, header.task, header.dtype, cols_a=size, cols_b=1,
                         nanoseconds=int(seconds * 1e9), value=int(self.share.valued))  # fmt: skip

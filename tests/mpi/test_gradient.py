@@ -264,6 +264,39 @@ def test_a_complete_class_is_enough_beyond_the_promise(tmp_path: Path) -> None:
     assert problem.report["beyond_promise"] == len(problem.report["evaluations"])
 
 
+# ---- wrong answers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("code", "loss"), [("generalized-frc", "logistic"), ("polynomial", "least-squares")])
+def test_a_worker_that_lies_is_named_and_left_out(tmp_path: Path, code: str, loss: str) -> None:
+    problem = make(tmp_path, loss)
+    done = run(problem, "--code", code, "--stragglers", "2", "--inject", "corrupt:3:1", "--iterations", "2000", ranks=7)
+    np.testing.assert_allclose(problem.theta, problem.best(), rtol=0, atol=1e-8)
+    report = problem.report
+    assert {entry["rank"] for entry in report["workers"] if entry["status"] == "rejected"} == {3}
+    assert "ranks 3 answered wrongly" in done.stderr
+    assert (report["verification"]["passed"], report["verification"]["rejected_results"]) == (True, 1)
+
+
+def test_liars_beyond_the_redundancy_end_the_job_without_theta(tmp_path: Path) -> None:
+    problem = make(tmp_path)
+    done = run(problem, "--code", "uncoded", "--inject", "corrupt:2:1", ranks=4, code=4)
+    assert "answered wrongly" in done.stderr
+    assert not Path(problem.path("theta.npy")).exists()
+
+
+def test_a_callable_that_is_no_sum_over_its_rows_is_not_verified(tmp_path: Path) -> None:
+    problem = make(tmp_path, "least-squares")
+    (tmp_path / "mean.py").write_text(
+        "def grad(X, y, theta):\n    r = X @ theta - y\n    return 0.5 * r @ r / len(y), X.T @ r / len(y)\n"
+    )
+    more: dict[str, Any] = {"ranks": 4, "env": {"PYTHONPATH": f"{JOBS.parent}:{tmp_path}"}}
+    done = run(problem, "--loss", "mean:grad", "--checkpoint", problem.path("c.npz"), code=3, **more)
+    assert "must return the sum over its rows" in done.stderr
+    assert not Path(problem.path("theta.npy")).exists()
+    run(problem, "--loss", "mean:grad", "--verify", "none", **more)  # whoever wants it
+
+
 # ---- going on ----------------------------------------------------------------------------------------------------
 
 

@@ -111,6 +111,16 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "def both(X, y, theta):\n    r = X @ theta - y\n    return 0.5 * r @ r, X.T @ r\n"
         "def wrong(X, y, theta):\n    return np.zeros(len(theta) + 1)\n"
         "def broken(X, y, theta):\n    return 1 / 0\n"
+        "def leaves(X, y, theta):\n    raise SystemExit(3)\n"
+        "def scales(X, y, theta):\n    X *= 2\n    return theta\n"
+        "def moves(X, y, theta):\n    theta += 1\n    return theta\n"
+        "def scales_sparse(X, y, theta):\n    X.data *= 2\n    return theta\n"
+        "def imaginary(X, y, theta):\n    return theta * 1j\n"
+        "def nothing(X, y, theta):\n    return None\n"
+        "def a_list(X, y, theta):\n    return [1.0, theta]\n"
+        "def three(X, y, theta):\n    return 1.0, theta, 2\n"
+        "def losses(X, y, theta):\n    return X @ theta, theta\n"
+        "def boxed(X, y, theta):\n    return np.array([2.0]), theta.astype('float32')\n"
         "number = 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -132,9 +142,30 @@ def test_callables_that_cannot_be_used(module: str) -> None:
         make_loss(f"{module}:wrong")(X, y, theta)
     with pytest.raises(DataError, match="ZeroDivisionError"):
         make_loss(f"{module}:broken")(X, y, theta)
+    for name in ("imaginary", "nothing", "a_list", "three", "losses"):
+        with pytest.raises(DataError, match=f"must return .* from {module}:{name}"):
+            make_loss(f"{module}:{name}")(X, y, theta)
+    with pytest.raises(DataError, match="SystemExit"):
+        make_loss(f"{module}:leaves")(X, y, theta)
+    (Path(sys.modules[module].__file__ or "").parent / "users_exit.py").write_text("raise SystemExit(4)\n")
+    with pytest.raises(UsageError, match="SystemExit"):
+        make_loss("users_exit:f")
     for path in ("nowhere_at_all:f", f"{module}:missing", f"{module}:number"):
         with pytest.raises(UsageError, match="--loss"):
             make_loss(path)
+
+
+def test_a_callable_cannot_change_the_data_or_theta(module: str) -> None:
+    _, X, y, theta = problem("least-squares")
+    before = X.copy(), theta.copy()
+    for name, data in (("scales", X), ("moves", X), ("scales_sparse", sp.csr_array(X))):
+        with pytest.raises(DataError, match="read-only: they serve"):
+            make_loss(f"{module}:{name}")(data, y, theta)
+    np.testing.assert_array_equal(X, before[0])
+    np.testing.assert_array_equal(theta, before[1])
+    assert X.flags.writeable
+    value, gradient = make_loss(f"{module}:boxed")(X, y, theta)
+    assert (value, gradient.dtype) == (2.0, np.float64)
 
 
 def test_ridge_and_regulariser_are_added_once() -> None:
@@ -216,6 +247,19 @@ def test_coded_data_give_loss_and_gradient_by_interpolation(tmp_path: Path, kind
         decoder.add(worker)
     assert decoder.combination is not None
     np.testing.assert_allclose(decoder.combination.apply(answers), [value, *gradient], rtol=1e-11, atol=1e-11)
+
+
+def test_features_that_are_not_finite_are_refused_by_row(tmp_path: Path) -> None:
+    X = np.eye(6, 3)
+    X[4, 1] = np.nan
+    written(tmp_path, X, np.arange(6.0))
+    scipy.io.mmwrite(tmp_path / "X.mtx", sp.coo_array(X))
+    for name in ("X.npy", "X.mtx"):
+        data = DataSet(str(tmp_path / name), str(tmp_path / "y.npy"), finite=True)
+        data.read(slice(0, 4))
+        with pytest.raises(DataError, match="row 4 of"):
+            data.read(slice(2, 6))
+        DataSet(str(tmp_path / name), str(tmp_path / "y.npy")).read(slice(2, 6))  # left to a callable
 
 
 def test_data_that_cannot_be_used(tmp_path: Path) -> None:
