@@ -6,10 +6,13 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
+
 from cmm.runtime.report import load
 from tests.mpi.launch import mpirun, python
 
 
+@pytest.mark.one_mpi
 def test_a_sweep_runs_jobs_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     out = tmp_path / "results.csv"
     flags = ("-m", "cmm.bench", "sweep", "--ranks", "1,3", "--size", "60x50x40", "--out", out, "--scratch", tmp_path)
@@ -32,6 +35,7 @@ def test_a_sweep_runs_jobs_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert list(tmp_path.glob("cmm-bench-*")) == []
 
 
+@pytest.mark.one_mpi
 def test_a_job_that_is_refused_is_a_row_and_an_exit_code(tmp_path: Path) -> None:
     out = tmp_path / "results.csv"
     done = python("-m", "cmm.bench", "sweep", "--ranks", 2, "--size", 40, "--inject", "freeze:5", "--repeat", 1,
@@ -43,6 +47,7 @@ def test_a_job_that_is_refused_is_a_row_and_an_exit_code(tmp_path: Path) -> None
     assert "rank 5" in row["remark"]
 
 
+@pytest.mark.one_mpi
 def test_messages_are_measured(tmp_path: Path) -> None:
     done = mpirun(2, "-m", "cmm.runtime.pingpong", timeout=60)
     found = json.loads(done.stdout)
@@ -51,6 +56,7 @@ def test_messages_are_measured(tmp_path: Path) -> None:
     assert found["mpi"]
 
 
+@pytest.mark.one_mpi
 def test_reports_of_a_sweep_are_reports(tmp_path: Path) -> None:
     """The row is made from the report alone: what a user's own job writes can be read the same way."""
     from cmm.bench.measure import Bench

@@ -113,6 +113,7 @@ def test_stragglers(tmp_path: Path, inject: str) -> None:
         assert all(frozen <= set(entry["absent"]) for entry in report["evaluations"])
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("loss", ["least-squares", "logistic", "softmax", "huber"])
 @pytest.mark.parametrize("code", ["generalized-frc", "cyclic"])
 def test_losses_and_codes(tmp_path: Path, loss: str, code: str) -> None:
@@ -122,6 +123,7 @@ def test_losses_and_codes(tmp_path: Path, loss: str, code: str) -> None:
     np.testing.assert_allclose(problem.theta, problem.best(), rtol=0, atol=1e-8)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(("code", "ranks"), [("frc", 7), ("heterogeneous-frc", 6), ("uncoded", 4), ("polynomial", 8)])
 def test_the_other_codes(tmp_path: Path, code: str, ranks: int) -> None:
     problem = make(tmp_path, "least-squares")
@@ -132,6 +134,7 @@ def test_the_other_codes(tmp_path: Path, code: str, ranks: int) -> None:
         assert {entry["decoded"] for entry in problem.report["evaluations"]} == {"5 answers by interpolation"}
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("optimiser", ["nesterov", "backtracking"])
 def test_other_optimisers(tmp_path: Path, optimiser: str) -> None:
     problem = make(tmp_path, "least-squares", ridge=50.0)
@@ -139,6 +142,7 @@ def test_other_optimisers(tmp_path: Path, optimiser: str) -> None:
     np.testing.assert_allclose(problem.theta, problem.best(), rtol=0, atol=1e-7)
 
 
+@pytest.mark.one_mpi
 def test_a_single_rank_and_more_workers_than_rows(tmp_path: Path) -> None:
     problem = make(tmp_path, rows=9, features=2)
     for done in (python(*RUN, *problem.flags), mpirun(1, *RUN, *problem.flags)):
@@ -149,6 +153,7 @@ def test_a_single_rank_and_more_workers_than_rows(tmp_path: Path) -> None:
     assert "--parts" in done.stderr
 
 
+@pytest.mark.one_mpi
 def test_sparse_and_hdf5_data(tmp_path: Path) -> None:
     problem = make(tmp_path)
     problem.X[np.abs(problem.X) < 1] = 0
@@ -191,6 +196,7 @@ def test_the_breast_cancer_job_that_ships(tmp_path: Path) -> None:
     assert summary_lines(load(spec.report))[-1] in done.stdout
 
 
+@pytest.mark.one_mpi
 def test_the_regression_job_that_ships(tmp_path: Path) -> None:
     data = tmp_path / "data" / "breast-cancer"
     data.mkdir(parents=True)
@@ -203,6 +209,7 @@ def test_the_regression_job_that_ships(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(data / "theta-regression.npy"), problem.best(), rtol=0, atol=1e-8)
 
 
+@pytest.mark.one_mpi
 @pytest.mark.slow
 def test_classes_of_unequal_workers_finish_together(tmp_path: Path) -> None:
     """Speeds 4,4,4,2,2,2,2,1x5 made by injection and measured at the start; k = 48. A part takes 40 ms of sleep, so
@@ -249,6 +256,7 @@ def test_deaths_beyond_what_any_class_bears_end_the_job_with_its_checkpoint(tmp_
     assert problem.report["outcome"] == "incomplete"
 
 
+@pytest.mark.one_mpi
 def test_uncoded_waits_and_gives_up(tmp_path: Path) -> None:
     problem = make(tmp_path)
     done = run(problem, "--code", "uncoded", "--inject", "freeze:2", "--give-up", "1", ranks=4, code=4)
@@ -278,6 +286,7 @@ def test_a_worker_that_lies_is_named_and_left_out(tmp_path: Path, code: str, los
     assert (report["verification"]["passed"], report["verification"]["rejected_results"]) == (True, 1)
 
 
+@pytest.mark.one_mpi
 def test_liars_beyond_the_redundancy_end_the_job_without_theta(tmp_path: Path) -> None:
     problem = make(tmp_path)
     done = run(problem, "--code", "uncoded", "--inject", "corrupt:2:1", ranks=4, code=4)
@@ -285,6 +294,7 @@ def test_liars_beyond_the_redundancy_end_the_job_without_theta(tmp_path: Path) -
     assert not Path(problem.path("theta.npy")).exists()
 
 
+@pytest.mark.one_mpi
 def test_a_callable_that_is_no_sum_over_its_rows_is_not_verified(tmp_path: Path) -> None:
     problem = make(tmp_path, "least-squares")
     (tmp_path / "mean.py").write_text(
@@ -300,6 +310,7 @@ def test_a_callable_that_is_no_sum_over_its_rows_is_not_verified(tmp_path: Path)
 # ---- going on ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_mpi
 def test_the_same_class_gives_the_same_bits_in_every_run(tmp_path: Path) -> None:
     problem = make(tmp_path)
     found = []
@@ -310,6 +321,7 @@ def test_the_same_class_gives_the_same_bits_in_every_run(tmp_path: Path) -> None
     assert found[0] == found[1]
 
 
+@pytest.mark.one_mpi
 def test_interrupted_and_resumed_is_the_same_to_the_bit(tmp_path: Path) -> None:
     problem = make(tmp_path)
     flags = (*RUN, *problem.flags, "--code", "uncoded", "--optimiser", "nesterov", "--step", "1e-2", "--tolerance", "0",
@@ -340,6 +352,7 @@ def test_interrupted_and_resumed_is_the_same_to_the_bit(tmp_path: Path) -> None:
 # ---- refusals ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(("kind", "code", "words"), [
     ("missing", 66, "--data"), ("labels", 65, "--labels"), ("classes", 65, "--labels"),
     ("stragglers", 64, "--stragglers"),
@@ -366,6 +379,7 @@ def test_refusals_are_one_message_and_one_code(tmp_path: Path, kind: str, code: 
         assert Path(problem.path("theta.npy")).read_bytes() == b"precious"
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(("body", "code", "words"), [
     ("    if abs(theta).max() > 0.05:\n        return float('nan'), theta * 0\n", 65, "the loss is NaN"),
     ("    if abs(theta).max() > 0.05:\n        raise RuntimeError('planted')\n", 65, "RuntimeError"),
@@ -387,6 +401,7 @@ def test_a_callable_that_goes_wrong_leaves_a_checkpoint(tmp_path: Path, body: st
     assert problem.report["exit_code"] == code
 
 
+@pytest.mark.one_mpi
 def test_gradients_without_a_loss_need_a_method_that_needs_none(tmp_path: Path) -> None:
     problem = make(tmp_path, "least-squares")
     (tmp_path / "plain.py").write_text("def grad(X, y, theta):\n    return X.T @ (X @ theta - y)\n")

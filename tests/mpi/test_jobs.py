@@ -31,6 +31,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
 def test_a_job_runs_and_its_result_is_right(checkout: Path, path: Path) -> None:
     job = checkout / "jobs" / path.name

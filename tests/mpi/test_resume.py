@@ -205,6 +205,7 @@ def stopped(make_inputs: Make, *flags: str, size: tuple[int, int, int] = (300, 2
     return job
 
 
+@pytest.mark.one_mpi
 def test_workers_tolerance_and_checks_may_change(make_inputs: Make) -> None:
     """The default grid depends on the number of workers: it stays what it was."""
     job = stopped(make_inputs, "--inject", "sleep:all:0.3")
@@ -214,6 +215,7 @@ def test_workers_tolerance_and_checks_may_change(make_inputs: Make) -> None:
     assert job.report["code"]["grid"] == grid == "4x3"
 
 
+@pytest.mark.one_mpi
 def test_inputs_and_parameters_may_not(make_inputs: Make) -> None:
     """And without --resume nothing is touched."""
     job = stopped(make_inputs)
@@ -234,6 +236,7 @@ def test_inputs_and_parameters_may_not(make_inputs: Make) -> None:
     check_resumed(job, kept, job.run())
 
 
+@pytest.mark.one_mpi
 def test_the_good_part_of_a_damaged_checkpoint_is_used(make_inputs: Make) -> None:
     job = stopped(make_inputs)
     kept, results = job.tasks(), job.folder / "results"
@@ -251,6 +254,7 @@ def test_the_good_part_of_a_damaged_checkpoint_is_used(make_inputs: Make) -> Non
     assert done.stderr.count("cmm: warning: ") >= 2
 
 
+@pytest.mark.one_mpi
 def test_results_that_were_not_checked_are_checked_when_they_are_used(make_inputs: Make) -> None:
     job = stopped(make_inputs, *SLOW, "--verify", "final", "--inject", "corrupt:1")
     assert job.report["checkpoint"]["written"] == len(job.tasks())
@@ -261,6 +265,7 @@ def test_results_that_were_not_checked_are_checked_when_they_are_used(make_input
     assert job.report["verification"]["checked_results"] >= 64
 
 
+@pytest.mark.one_mpi
 def test_a_wrong_c_takes_its_checkpoint_along(make_inputs: Make) -> None:
     """Its results are in it, and would give the same C again and again."""
     job = Job(make_inputs(300, 200, 100), "--grid", "4x4", "--verify", "final", "--inject", "corrupt:1")
@@ -275,6 +280,7 @@ def test_a_wrong_c_takes_its_checkpoint_along(make_inputs: Make) -> None:
 # ---- requeued lines ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_mpi
 def test_a_line_that_is_complete_ends_at_once(make_inputs: Make) -> None:
     job = Job(make_inputs(300, 200, 100), "--grid", "4x4")
     check_complete(job, job.run())
@@ -315,6 +321,7 @@ def test_killed_between_c_and_the_end_the_line_ends_well(make_inputs: Make, tmp_
     assert ("nothing is left to do" in done.stderr) == (moment == "reported")
 
 
+@pytest.mark.one_mpi
 def test_a_given_up_job_goes_on_with_more_workers(make_inputs: Make) -> None:
     job = Job(make_inputs(300, 200, 100), "--grid", "6x6", "--inject", "sleep:all:0.1")
     with job.start("--give-up", "0", ranks=3) as run:
@@ -331,6 +338,7 @@ def test_a_given_up_job_goes_on_with_more_workers(make_inputs: Make) -> None:
 # ---- every kind of job -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(("flags", "dtype"), [
     (("--code", "rkrp", "--grid", "6x6", "--op", "H"), "c8"),
     (("--code", "entangled", "--grid", "2x3x3", "--param", "nodes=circle", "--tasks", "30"), "f8"),
@@ -357,6 +365,7 @@ def stop_and_resume(job: Job) -> Array:
     return C
 
 
+@pytest.mark.one_mpi
 def test_integers(make_inputs: Make) -> None:
     inputs = make_inputs(200, 120, 90)
     A, B = np.rint(100 * inputs.A).astype("i4"), np.rint(100 * inputs.B).astype("i4")
@@ -367,6 +376,7 @@ def test_integers(make_inputs: Make) -> None:
     assert np.array_equal(C, A.astype("i8").T @ B.astype("i8"))
 
 
+@pytest.mark.one_mpi
 def test_a_sparse_matrix_and_one_with_nan_and_infinity(make_inputs: Make) -> None:
     inputs = make_inputs(200, 120, 90)
     A = sp.random_array((200, 120), density=0.05, rng=np.random.default_rng(0))
@@ -403,6 +413,7 @@ def limited(job: Job, size: int, *flags: str) -> Completed:
     return mpirun(job.ranks, "-c", LIMITED, str(size), *job.line[2:], *flags, timeout=TIMEOUT)
 
 
+@pytest.mark.one_mpi
 def test_a_checkpoint_that_does_not_fit_does_not_stop_the_job(make_inputs: Make) -> None:
     """C is 160 kB, the 16 results with their headers a little more."""
     job = Job(make_inputs(300, 200, 100), "--grid", "4x4")

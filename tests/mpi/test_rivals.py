@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pytest
+
 from tests.mpi.launch import python
 
 
+@pytest.mark.one_mpi
 def test_a_frozen_worker_costs_neither_the_pool_with_copies_nor_fr_the_result(tmp_path: Path) -> None:
     out = tmp_path / "rivals.csv"
     flags = ("-m", "benchmarks.rivals", "--size", 96, "--workers", 3, "--grid", "2x3", "--repeat", 1, "--limit", 40,

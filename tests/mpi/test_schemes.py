@@ -30,6 +30,7 @@ def run(inputs: Inputs, *flags: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("name", sorted(CODES))
 def test_every_code_with_a_frozen_worker(make_inputs: Make, name: str) -> None:
     inputs = make_inputs(300, 210, 190)
@@ -41,6 +42,7 @@ def test_every_code_with_a_frozen_worker(make_inputs: Make, name: str) -> None:
         assert report["counts"]["master_computed"] == 0
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize(("flags", "dtype"), [
     (("--code", "polynomial", "--param", "nodes=circle"), "f8"),  # complex results, real C
     (("--code", "polynomial", "--param", "nodes=circle"), "c16"),
@@ -61,6 +63,7 @@ def test_tasks_of_every_shape(make_inputs: Make, flags: tuple[str, ...], dtype: 
     assert report["counts"]["results_rejected"] == 0
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("flags", [
     ("--code", "fractional-repetition", "--grid", "5x1x1"), ("--code", "uncoded", "--grid", "2x3x3"),
     ("--code", "replication", "--grid", "3x2x2"), ("--code", "sparse"), ("--code", "lt"), ("--code", "mds"),
@@ -74,6 +77,7 @@ def test_integers_are_exact(make_inputs: Make, flags: tuple[str, ...]) -> None:
     assert np.array_equal(np.load(inputs.out), A.T @ B)
 
 
+@pytest.mark.one_mpi
 def test_a_hopeless_plan_is_flagged_and_never_written(make_inputs: Make) -> None:
     """36 blocks on equispaced nodes, fixed tasks only: more results are collected, and with them digits."""
     inputs = make_inputs(120, 60, 60)
