@@ -88,13 +88,17 @@ def test_what_sbatch_refuses_is_told(cluster: Cluster, make_job: Callable[..., J
     assert "invalid partition" in done.stderr
 
 
+def _hear_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # shells let what they start in the background ignore it
+
+
 @contextlib.contextmanager
 def submitted(cluster: Cluster, job: Job, *words: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`cmm.slurm --submit --wait` in the background, and the number of its job, which has started."""
     command = [sys.executable, "-m", "cmm.slurm", "job.toml", *SIZE, *words, "--submit", "--wait"]
     with subprocess.Popen(
         [str(word) for word in command], cwd=job.folder, env=dict(cluster.env), text=True, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=_hear_ctrl_c,
     ) as waiting:  # fmt: skip
         try:
             assert waiting.stderr is not None
