@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(command.spec, tie)
     except CmmError as error:
         return launch.refuse(error, everywhere=not isinstance(error, InputMissingError))
+    except KeyboardInterrupt:  # before there was a job that could be ended in order
+        launch.say("cmm: interrupted before the job began")
+        return int(ExitCode.STOPPED)
     return _inform(command) if launch.detect().first else int(ExitCode.COMPLETE)
 
 

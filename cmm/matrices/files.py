@@ -189,9 +189,14 @@ def check_output(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
     file, member = _place(path) if matrix else (Path(path), None)
     if matrix:
         _check_format(file, member, argument)
-    if file.is_dir():
+    try:
+        folder, existing = file.is_dir(), file.exists()
+    except OSError as error:  # a name too long for the file system, say
+        raise OutputError(argument, "must be a name that the file system takes", f"{file} ({error.strerror or error})",
+                          "Choose another name.") from error  # fmt: skip
+    if folder:
         raise OutputError(argument, "must be a file", f"the directory {file}", "Name a file in it.")
-    if file.exists():
+    if existing:
         _check_existing(file, inputs, overwrite, argument)
     parent = Path(os.path.realpath(file)).parent
     if not parent.is_dir():

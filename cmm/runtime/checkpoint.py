@@ -87,12 +87,10 @@ class Checkpoint:
     def _hold(self) -> int:
         """Make the folder and take its lock; returns the lock's descriptor."""
         try:
-            with contextlib.suppress(FileExistsError):
-                self.folder.mkdir(mode=0o700)
-            if not self.folder.is_dir():
-                raise OutputError(ARGUMENT, "must name a folder", f"the file {self.folder}", "Choose another name.")
+            self._make()
+            self._refuse_foreign()
             until = time.monotonic() + (LOCK_SECONDS if self.resume else 0.0)
-            while (lock := _locked(self.folder / LOCK)) is None:
+            while (lock := self._locked()) is None:
                 if time.monotonic() > until:
                     raise OutputError(ARGUMENT, "must not be in use by another job", self.folder,
                                       "Wait for that job, or name another folder.")  # fmt: skip
@@ -101,14 +99,31 @@ class Checkpoint:
             raise _not_writable(self.folder, error) from error
         return lock
 
-    def _look(self) -> None:
-        """Judge what is there."""
+    def _make(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            self.folder.mkdir(mode=0o700)
+        if not self.folder.is_dir():
+            raise OutputError(ARGUMENT, "must name a folder", f"the file {self.folder}", "Choose another name.")
+
+    def _locked(self) -> int | None:
+        """The lock's descriptor; None while another job has it, and when that job has just taken the folder away."""
+        try:
+            return _locked(self.folder / LOCK)
+        except FileNotFoundError:
+            self._make()
+            return None
+
+    def _refuse_foreign(self) -> None:
+        """A folder with files but no checkpoint is somebody else's; beside a checkpoint they do no harm."""
         names = set(os.listdir(self.folder))
-        strange = sorted(name for name in names - OURS if not name.startswith(".cmm-"))
-        if strange:
+        strange = sorted(name for name in names - OURS if not name.startswith((".cmm-", ".nfs")))
+        if strange and not names & {PLAN, RESULTS}:
             raise OutputError(ARGUMENT, "must name a new or empty folder, or a checkpoint of cmm",
                               f"{self.folder}, which holds {strange[0]}", "Choose another name.")  # fmt: skip
-        self.fresh = not names & {PLAN, RESULTS}
+
+    def _look(self) -> None:
+        """Judge what is there."""
+        self.fresh = not set(os.listdir(self.folder)) & {PLAN, RESULTS}
         if self.fresh:
             return
         if not self.resume:

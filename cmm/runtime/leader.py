@@ -108,8 +108,10 @@ class Leader:
     def _prepare(self) -> Session | None:
         spec = self.spec
         a, b = self._sources()
-        past = resume.earlier_report(spec) if spec.resume else None
+        past = resume.earlier_report(spec)
         complete = past is not None and past.outcome is Outcome.COMPLETE
+        if complete and not spec.resume:
+            past, complete = None, False
         if not complete:
             self._check_outputs(a, b, past)
         names = {item.name for item in fields(Options)}
@@ -127,7 +129,8 @@ class Leader:
 
     def _check_outputs(self, a: MatrixSource, b: MatrixSource, past: Record | None) -> None:
         """Whether all outputs can be written, the checkpoint among them. What an earlier run of this job has left does
-        not count as existing when it is resumed: `past`, its report, and C that it was just putting in its place."""
+        not count as existing: `past`, its report of a failure, and, resumed, C that it was just putting in its place.
+        """
         spec, inputs = self.spec, [self.spec.a, self.spec.b]
         again = spec.overwrite or past is not None
         check_output(spec.report, inputs, again, argument="--report", matrix=False)

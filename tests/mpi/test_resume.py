@@ -178,6 +178,10 @@ def test_without_a_checkpoint_it_says_that_nothing_is_kept(make_inputs: Make) ->
     assert done.returncode == 75, done
     assert "nothing is kept, for want of --checkpoint" in done.stderr
     assert not Path(inputs.out).exists()
+    again = mpirun(4, *RUN, *inputs.flags, "--grid", "10x10", timeout=TIMEOUT)  # its report is not in the way
+    assert again.returncode == 0, again
+    again = mpirun(4, *RUN, *inputs.flags, "--grid", "10x10", timeout=TIMEOUT)  # that of a complete job is
+    assert again.returncode == 73, again
 
 
 def test_a_single_rank_stops_too(make_inputs: Make) -> None:

@@ -143,7 +143,16 @@ def test_a_folder_of_something_else(folder: Path, resume: bool) -> None:
     folder.mkdir()
     (folder / "thesis.tex").write_text("x")
     assert "thesis.tex" in refused(folder, resume=resume)
-    assert sorted(os.listdir(folder)) == ["lock", "thesis.tex"]
+    assert os.listdir(folder) == ["thesis.tex"]
+
+
+def test_what_lies_beside_a_checkpoint_does_no_harm(folder: Path) -> None:
+    run(folder, 0, 1)
+    (folder / "notes.txt").write_text("x")
+    kept = run(folder, 2)
+    assert [task for task, _ in kept.found] == [0, 1]
+    Kept(folder).checkpoint.remove()
+    assert os.listdir(folder) == ["notes.txt"]
 
 
 def test_a_file_or_no_parent(folder: Path, tmp_path: Path) -> None:
@@ -182,10 +191,12 @@ def test_the_lock_of_a_folder_that_is_removed_meanwhile(folder: Path) -> None:
     held = Kept(folder)
     timer = threading.Timer(0.3, held.checkpoint.remove)
     timer.start()
-    with pytest.raises(OutputError):  # the folder is gone: clear, and nothing half made
-        Kept(folder)
+    second = Kept(folder)  # the first job is done: this one begins
     timer.join()
-    Kept(folder)
+    assert second.found == []
+    second.save(0)
+    second.checkpoint.close()
+    assert Kept(folder).found == [(0, 0.0)]
 
 
 def test_the_lock_dies_with_its_process(folder: Path) -> None:

@@ -201,6 +201,12 @@ def test_an_input_is_never_an_output(tmp_path):
             check_output(tmp_path / name, inputs=[path], overwrite=True)
 
 
+def test_a_name_too_long_for_the_file_system_is_refused(tmp_path):
+    for argument, name in (("--out", "n" * 300 + ".npy"), ("--report", "n" * 245 + ".npy.report.json")):
+        with pytest.raises(OutputError, match=f"{argument}: must be a name that the file system takes"):
+            files.check_output(tmp_path / name, argument=argument, matrix=argument == "--out")
+
+
 def test_outputs_that_cannot_be_written(tmp_path):
     (tmp_path / "folder.npy").mkdir()
     with pytest.raises(OutputError, match="directory"):
