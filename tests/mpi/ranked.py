@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+
+FORWARDING_SECONDS = 0.5  # the launcher passes on what was printed; on a busy machine MPICH's abort overtook it
 
 
 class StopTheWorld:
@@ -24,6 +28,7 @@ class StopTheWorld:
             where = f"rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}"
             sys.__stderr__.write(f"\n{where} FAILED {report.nodeid} ({report.when})\n{report.longreprtext}\n")  # type: ignore[union-attr]
             sys.__stderr__.flush()  # type: ignore[union-attr]
+            time.sleep(FORWARDING_SECONDS)
             try:
                 MPI.COMM_WORLD.Abort(1)
             finally:
