@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-
 FORWARDING_SECONDS = 0.5  # the launcher passes on what was printed; on a busy machine MPICH's abort overtook it
 
 
