@@ -7,7 +7,6 @@ job on rank 0 (cmm.runtime.job).
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -31,9 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(command.spec, tie)
     except CmmError as error:
         return launch.refuse(error, everywhere=not isinstance(error, InputMissingError))
-    except KeyboardInterrupt:  # before there was a job that could be ended in order
-        launch.say("cmm: interrupted before the job began")
-        return int(ExitCode.STOPPED)
+    except KeyboardInterrupt:
+        return launch.interrupted()
     return _inform(command) if launch.detect().first else int(ExitCode.COMPLETE)
 
 
@@ -113,7 +111,7 @@ def _print(lines: Iterable[str]) -> None:
     try:
         print("\n".join(lines), flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        launch.forget_stdout()
 
 
 if __name__ == "__main__":

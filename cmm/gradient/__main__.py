@@ -22,6 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(command.spec, tie)
     except CmmError as error:
         return launch.refuse(error, everywhere=not isinstance(error, InputMissingError))
+    except KeyboardInterrupt:
+        return launch.interrupted()
     return _inform(command) if launch.detect().first else int(ExitCode.COMPLETE)
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cmm.core.errors import CmmError, UsageError
+from cmm.core.errors import CmmError, ExitCode, UsageError
 
 SILENT_WAIT = 1.0  # seconds that a silent rank waits before it exits, so that the speaking one is heard first
 
@@ -83,6 +83,20 @@ def say(text: str) -> None:
     """Write one message to stderr in one piece, so that messages of several ranks do not interleave."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
+
+
+def forget_stdout() -> None:
+    """Its reader has left, or it is full: what is buffered must not fail once more at the interpreter's end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def interrupted() -> int:
+    """For a KeyboardInterrupt before there was a job that could be ended in order. Returns the exit code; raises it
+    again where a hook for uncaught exceptions waits for it, which ends the other ranks too."""
+    if sys.excepthook is not sys.__excepthook__:
+        raise
+    say("cmm: interrupted before the job began")
+    return int(ExitCode.STOPPED)
 
 
 def refuse(error: CmmError, *, everywhere: bool = True) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 
 import pytest
 
@@ -99,3 +100,23 @@ def test_the_environment_is_read_when_asked(as_launched: pytest.MonkeyPatch) -> 
     assert (launch.my_rank(), launch.world_size()) == (3, 6)
     assert detect() == Launch(3, 6, 1, "Open MPI's mpirun")
     assert "OMPI_COMM_WORLD_RANK" in os.environ
+
+
+def interrupt() -> int:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        return launch.interrupted()
+
+
+def test_ctrl_c_before_the_job_is_one_line_and_75(capsys: pytest.CaptureFixture[str],
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    assert interrupt() == 75
+    assert capsys.readouterr().err == "cmm: interrupted before the job began\n"
+
+
+def test_ctrl_c_is_left_to_a_hook_that_ends_the_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", lambda *error: None)
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
