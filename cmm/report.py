@@ -6,11 +6,11 @@ Exit code 66 when there is no such file and 65 when it is no report, as everywhe
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
 from cmm.core.errors import CmmError, ExitCode
+from cmm.runtime import launch
 from cmm.runtime.report import load, summary_lines
 
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         print(record.to_json() if given.json else "\n".join(summary_lines(record)), flush=True)
     except OSError:  # whoever read this has read enough, or stdout is full; the exit code tells the rest
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        launch.forget_stdout()
     return int(record.exit_code)
 
 

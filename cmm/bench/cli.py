@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from cmm.bench.points import (
 )
 from cmm.core.errors import CmmError, ExitCode, UsageError
 from cmm.matrices.files import write_atomic
+from cmm.runtime import launch
 from cmm.simulate.figures import check_path
 from cmm.simulate.options import Parser, read_number
 from cmm.simulate.profile import MachineProfile
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("cmm.bench: stopped; the same command goes on from here", file=sys.stderr)
         return int(ExitCode.STOPPED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        launch.forget_stdout()
         return int(ExitCode.CANNOT_WRITE)
 
 

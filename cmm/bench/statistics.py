@@ -45,6 +45,11 @@ def verdict(runs: Sequence[Run]) -> str:
     return "PASSED" if not wrong else f"{wrong[0].check} ({len(wrong)} of {len(runs)}: {wrong[0].outcome})"
 
 
+def largest_residual(runs: Sequence[Run]) -> float:
+    """Of the runs that have one; nan where none has."""
+    return max((run.residual for run in runs if math.isfinite(run.residual)), default=math.nan)
+
+
 def sweep_table(runs: Iterable[Run]) -> str:
     """One line a point: what it was, median and quartiles of the time, medians of the phases, residual, verdict."""
     heading = ("size", "ranks", "grid", "K", "code", "dispatch", "inject", "runs", "time (s) [quartiles]", "Gflop/s",
@@ -54,12 +59,11 @@ def sweep_table(runs: Iterable[Run]) -> str:
         size = str(point.s) if point.s == point.r == point.t else f"{point.s}x{point.r}x{point.t}"
         phases = [number(Spread.of(getattr(run, name) for run in own).median)
                   for name in ("encode", "send", "wait", "decode", "verify")]  # fmt: skip
-        residual = max((run.residual for run in own if math.isfinite(run.residual)), default=math.nan)
         name, _, rest = point.scheme.partition("/")
         rows.append((size, str(point.ranks), own[0].grid, str(own[0].K), own[0].code or name,
                      own[0].dispatch or rest.partition(":")[0], point.inject, str(len(own)),
                      str(Spread.of(run.time for run in own)), number(Spread.of(run.gflops for run in own).median),
-                     *phases, number(residual, 2), verdict(own)))  # fmt: skip
+                     *phases, number(largest_residual(own), 2), verdict(own)))  # fmt: skip
     return markdown(heading, rows)
 
 
@@ -77,7 +81,7 @@ def summary(runs: Iterable[Run]) -> list[dict[str, Any]]:
             "gflops": Spread.of(run.gflops for run in own).median,
             "seconds": {name: Spread.of(getattr(run, name) for run in own).median for name in PHASES},
             "load": Spread.of(run.load for run in own).median,
-            "residual": max((run.residual for run in own if math.isfinite(run.residual)), default=math.nan),
+            "residual": largest_residual(own),
         }  # fmt: skip
         lines.append(finite(line))
     return lines

@@ -141,13 +141,17 @@ def memory_forecast(partition: Partition, code: Code, workers: int, *, itemsize:
 
 def results_bytes(code: Code, partition: Partition, itemsize: int) -> int:
     """Bytes of the results that a job typically needs, as a checkpoint keeps them. itemsize: of results."""
-    results = code.recovery_threshold.results * TaskShape.of(code).outputs
-    return results * partition.block_rows * partition.block_cols * itemsize
+    return _blocks_needed(code, TaskShape.of(code)) * partition.block_rows * partition.block_cols * itemsize
+
+
+def _blocks_needed(code: Code, task: TaskShape) -> int:
+    """Result blocks at the recovery threshold."""
+    return code.recovery_threshold.results * task.outputs
 
 
 def _surplus(code: Code, task: TaskShape) -> int:
     """Blocks that wait outside C: results beyond its K slots. Without direct results (p > 1) all of them wait."""
-    results = code.recovery_threshold.results * task.outputs
+    results = _blocks_needed(code, task)
     return results if code.grid.p > 1 else max(0, results - code.grid.K)
 
 

@@ -184,22 +184,14 @@ class GradientLeader(Leader):
         self._show(at.iteration, self.job.iterations)
         if self.keeper is not None:
             self.keeper.tick()
-        self._interrupt()
-
-    def check_stop(self) -> None:
-        """Raise StoppedError when a stop is asked for."""
-        self._interrupt()
-
-    def warn(self, text: str) -> None:
-        """Into the report and to stderr."""
-        self.record.warnings.append(text)
-        launch.say(f"cmm: warning: {text}")
+        self.check_stop()
 
     def _what_is_kept(self, error: Exception) -> str:
         """The message of an interruption says it already."""
         return ""
 
-    def _interrupt(self) -> None:
+    def check_stop(self) -> None:
+        """Raise StoppedError when a stop is asked for."""
         if signal := stopping.requested():
             where = f"; go on with --resume --checkpoint {self.job.checkpoint}" if self.job.checkpoint else ""
             raise StoppedError(f"stopped on request ({signal}) after iteration {self._iteration}{where}")
@@ -210,7 +202,7 @@ class GradientLeader(Leader):
 
     def _between(self) -> None:
         """While answers are awaited."""
-        self._interrupt()
+        self.check_stop()
         now, done = time.monotonic(), len(self.record.evaluations)
         if self.waiting[0] != done:
             self.waiting = (done, now)
@@ -225,8 +217,7 @@ class GradientLeader(Leader):
             checkpoint.save(self.job.checkpoint, prepared.fingerprint, state, self.record.curve)
         except CmmError as error:  # the descent is worth more than its checkpoint
             if str(error) not in self.record.warnings:
-                self.record.warnings.append(str(error))
-                launch.say(f"cmm: warning: {error}")
+                self.warn(str(error))
         else:
             self.record.checkpoints += 1
 

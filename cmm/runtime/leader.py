@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -44,7 +43,7 @@ class Leader:
         self.record.seed = spec.seed
         self.record.environment = environment(MPI.Get_library_version(), spec.threads)
         for warning in failures.warnings:
-            self._warn(warning)
+            self.warn(warning)
         if end.link is not None:
             end.link.failures = failures
         self.progress: Progress | None = None
@@ -95,7 +94,8 @@ class Leader:
             return f"{stop} C was not written and nothing is kept{why}: the same command starts again."
         return ""
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
+        """Into the report and to stderr."""
         self.record.warnings.append(text)
         launch.say(f"cmm: warning: {text}")
 
@@ -108,7 +108,7 @@ class Leader:
     def _prepare(self) -> Session | None:
         spec = self.spec
         a, b = self._sources()
-        past = resume.earlier_report(spec)
+        past = resume.earlier_report(spec) if spec.resume or not spec.overwrite else None
         complete = past is not None and past.outcome is Outcome.COMPLETE
         if complete and not spec.resume:
             past, complete = None, False
@@ -139,7 +139,7 @@ class Leader:
         check_room(size, "--a, --b", f"C, {a.shape[1]} x {b.shape[1]}")
         if spec.checkpoint is not None:
             self.checkpoint = Checkpoint(spec.checkpoint, resume=spec.resume, every=spec.checkpoint_every,
-                                         warn=self._warn, tell=lambda text: launch.say(f"cmm: {text}"))  # fmt: skip
+                                         warn=self.warn, tell=lambda text: launch.say(f"cmm: {text}"))  # fmt: skip
         mine = self.checkpoint is not None and self.checkpoint.delivering() == spec.out
         check_output(spec.out, inputs, spec.overwrite or mine, size=size)
         if spec.timeline:
@@ -263,7 +263,7 @@ class Leader:
             print("\n".join(self._summary()), flush=True)
         except OSError as error:
             launch.say(f"cmm: the summary cannot be printed ({error.strerror}); the report has it")
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered would fail again at exit
+            launch.forget_stdout()
 
     def _summary(self) -> list[str]:
         return summary_lines(self.record)

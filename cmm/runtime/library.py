@@ -11,6 +11,8 @@ from typing import Any
 
 import mpi4py
 
+from cmm.runtime.surroundings import version_line
+
 
 def library() -> dict[str, Any]:
     """The MPI library that mpi4py loads, without initialising it.
@@ -26,7 +28,7 @@ def library() -> dict[str, Any]:
         mpi4py.rc.initialize = False
     from mpi4py import MPI
 
-    text = " ".join(MPI.Get_library_version().replace("\0", " ").split())
+    text = version_line(MPI.Get_library_version())
     name = re.match(r"Open MPI v?[\w.]+|MPICH Version: [\w.]+|Intel\S* MPI Library \S+", text)
     vendor = "openmpi" if text.startswith("Open MPI") else "mpich" if re.match("MPICH|Intel", text) else ""
     version = name[0].replace(" Version:", "") if name else text[:120]

@@ -13,6 +13,8 @@ import time
 import numpy as np
 from mpi4py import MPI
 
+from cmm.runtime.surroundings import version_line
+
 SMALL, LARGE = 8, 1 << 23  # bytes
 ROUNDS = {SMALL: 400, LARGE: 40}
 
@@ -41,7 +43,7 @@ def main() -> None:
     if comm.rank < 2:
         trips = {size: statistics.median(half_trips(comm, size)) for size in (SMALL, LARGE)}
     if comm.rank == 0:
-        mpi = " ".join(MPI.Get_library_version().replace("\0", " ").split())[:200]
+        mpi = version_line(MPI.Get_library_version())[:200]
         print(json.dumps({"latency": trips[SMALL], "bandwidth": LARGE / trips[LARGE], "mpi": mpi}), flush=True)
 
 

@@ -12,12 +12,17 @@ from typing import Any
 import cmm
 
 
+def version_line(mpi: str) -> str:
+    """An MPI library's own text in one line: it has line ends, and a NUL at its end."""
+    return " ".join(mpi.replace("\0", " ").split())
+
+
 def environment(mpi: str = "", threads: int = 1) -> dict[str, Any]:
     """Versions and the machine. `mpi`: the library's version text; `threads`: BLAS threads per rank."""
     return {
         "versions": {"python": platform.python_version(), "cmm": cmm.__version__,
                      **{name: _version(name) for name in ("numpy", "scipy", "mpi4py")}},
-        "mpi": " ".join(mpi.replace("\0", " ").split())[:200],
+        "mpi": version_line(mpi)[:200],
         "blas": _blas(),
         "threads": threads,
         "platform": platform.platform(),

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from cmm.core.errors import CmmError, OutputError
+from cmm.runtime import launch
 from cmm.slurm import follow
 from cmm.slurm.memory import with_memory
 from cmm.slurm.options import make_parser, read, request
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"cmm: {error}", file=sys.stderr)
         return int(error.exit_code)
     except BrokenPipeError:  # whoever read the script has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        launch.forget_stdout()
         return 0
 
 

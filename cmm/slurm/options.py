@@ -260,7 +260,7 @@ def request(command: Command, *, folder: str, venv: str, root: bool) -> Request:
     time, partition, account, qos, constraint, mem, log = (
         getattr(given, name) or "" for name in ("time", "partition", "account", "qos", "constraint", "mem", "log")
     )
-    checkpoint = given.checkpoint or getattr(first, "checkpoint", None) or ""
+    checkpoint = given.checkpoint or first.checkpoint or ""
     return Request(
         job=os.path.abspath(given.job) if given.job else "", flags=command.flags, specs=specs,
         nodes=int(given.nodes), tasks_per_node=int(given.tasks_per_node),
