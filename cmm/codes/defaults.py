@@ -63,6 +63,21 @@ def choose(workers: int, s: int, r: int, t: int, *, code: str = "fr", grid: Grid
     return grid, tasks
 
 
+def build_code(code: str, workers: int, shape: tuple[int, int, int], *, grid: Grid | None, tasks: int | None,
+               dispatch: str, seed: int, params: Mapping[str, Any], complex_data: bool = False,
+               exact: bool = False) -> Code:  # fmt: skip
+    """The code of a job: what the user gave, completed by what suits workers, sizes and data.
+
+    shape : s, r, t; grid, tasks : None to choose; exact : A and B hold integers
+
+    Raises UsageError as `choose` and the code itself do.
+    """
+    given = for_data(code, params, complex_data=complex_data, exact=exact)
+    grid, tasks = choose(workers, *shape, code=code, grid=grid, tasks=tasks, dispatch=dispatch, params=given)
+    values = {**default_params(code, grid, *shape, params), **given}
+    return code_class(code)(grid, tasks, seed, dispatch, values)
+
+
 def check_code(code: str, grid: Grid | None, tasks: int | None, dispatch: str, params: Mapping[str, Any],
                workers: int) -> None:  # fmt: skip
     """What can be said of a code before the matrices are known: parameters, and with a grid whether it can be built.

@@ -36,6 +36,9 @@ def read_nodes(text: str) -> str:
     word = text.strip().lower()
     if word not in KINDS and not re.fullmatch(f"{_NUMBER}(,{_NUMBER})*", word):
         raise ValueError(f"Choose one of {', '.join(KINDS)}, or write numbers as in -0.9,-0.3,0.3,0.9.")
+    numbers = [] if word in KINDS else [float(number) for number in word.split(",")]
+    if len(set(numbers)) < len(numbers) or not all(map(math.isfinite, numbers)):
+        raise ValueError("Numbers must be distinct and finite: a repeated node makes the system singular.")
     return word
 
 
@@ -64,7 +67,7 @@ def chebyshev(count: int) -> Array:
 def node_set(count: int, params: Mapping[str, Any]) -> Array:
     """The nodes of tasks 0 ... count - 1: (count,) float64 or complex128.
 
-    Raises UsageError for a list of another length or with a repetition (a singular node set).
+    Raises UsageError for a list of another length; repetitions `read_nodes` has refused.
     """
     kind = params["nodes"]
     if kind not in KINDS:
@@ -83,7 +86,4 @@ def _listed(text: str, count: int) -> Array:
     if len(nodes) != count:
         raise UsageError("--param nodes", f"must be one node a task, {count} of them", f"{len(nodes)} nodes",
                          f"Use --tasks {len(nodes)}, or nodes=chebyshev.")  # fmt: skip
-    if len(np.unique(nodes)) < count or not np.isfinite(nodes).all():
-        raise UsageError("--param nodes", "must be distinct and finite: a repeated node makes the system singular",
-                         text, "Change the repeated ones, or use nodes=chebyshev.")  # fmt: skip
     return nodes

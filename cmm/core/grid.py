@@ -13,6 +13,8 @@ from functools import cached_property
 
 from cmm.core.errors import UsageError
 
+MOST_BLOCKS = 10**7  # unknown products: each has an entry in the books of the master and of the decoder
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -28,6 +30,8 @@ class Grid:
             if not isinstance(value, int) or value < 1:
                 rule = f"{name} must be a whole number of at least 1"
                 raise UsageError("--grid", rule, value, "Use for example 4x4.")
+        if self.unknowns > MOST_BLOCKS:
+            raise UsageError("--grid", f"must have at most {MOST_BLOCKS} products of chunks", self, "Use fewer parts.")
 
     @classmethod
     def parse(cls, text: str) -> Grid:

@@ -137,8 +137,9 @@ class Combinations:
     matrix : (targets, rows) D
     residual : largest |D M - T| relative to what rounding explains, eps * size * |D|; at most 1 when T is in the row
         space of M
-    condition : ratio of the largest to the smallest singular value kept, rows scaled to norm one
-    rank : numerical rank of M
+    condition : ratio of the largest to the smallest singular value kept, rows scaled to norm one; at most
+        CONDITION_LIMIT
+    rank : number of singular values kept
     """
 
     matrix: Array
@@ -152,7 +153,9 @@ def combinations(matrix: Array, targets: Array) -> Combinations:
     scale = _row_scale(matrix)
     scaled = matrix * scale[:, None]
     size = max(matrix.shape)
-    solution, _, rank, singular = np.linalg.lstsq(scaled.T, targets.T, rcond=size * EPS)
+    # Directions beyond the limit are not used: what can be had without them is, what cannot shows in the residual.
+    cutoff = max(size * EPS, 1.0 / CONDITION_LIMIT)
+    solution, _, rank, singular = np.linalg.lstsq(scaled.T, targets.T, rcond=cutoff)
     weights = solution.T
     weights[np.abs(weights) <= 4 * EPS * size * np.abs(weights).max(initial=0.0)] = 0
     error = np.abs(weights @ scaled - targets).max(axis=1, initial=0.0)

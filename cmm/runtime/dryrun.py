@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from cmm.codes.base import Code
-from cmm.codes.defaults import choose, default_params, for_data
-from cmm.codes.registry import code_class
+from cmm.codes.defaults import build_code
 from cmm.core.errors import DataError
 from cmm.core.grid import Partition
 from cmm.core.spec import JobSpec, check_ranks
@@ -20,6 +19,8 @@ from cmm.engine.forecast import MemoryForecast, memory_forecast, results_bytes, 
 from cmm.matrices.files import MatrixSource, check_output, open_matrix, working_dtype
 from cmm.matrices.integers import integral
 from cmm.runtime import launch
+from cmm.runtime.accuracy import accuracy_lines
+from cmm.runtime.judge import DEFAULT_TOLERANCE
 
 
 def plan_lines(spec: JobSpec, workers: int | None = None) -> list[str]:
@@ -36,7 +37,8 @@ def plan_lines(spec: JobSpec, workers: int | None = None) -> list[str]:
     if known:
         check_ranks(spec.inject, workers)
     plan = prepare(spec, workers)
-    return [*_plan(spec, plan.code, plan.partition, workers, plan.sources, plan.dtype), *plan.memory.lines(),
+    return [*_plan(spec, plan.code, plan.partition, workers, plan.sources, plan.dtype), *_accuracy(spec, plan, workers),
+            *plan.memory.lines(),
             f"           ({_held(*plan.sources)}; Python and its libraries take about 100 MB more)",
             *_kept(spec, plan),
             "dry run: nothing was computed" + ("" if known else "; --workers W plans for W workers")]  # fmt: skip
@@ -63,12 +65,26 @@ def prepare(spec: JobSpec, workers: int) -> Plan:
     s, r, t = a.shape[0], a.shape[1], b.shape[1]
     if spec.out:
         check_output(spec.out, [spec.a, spec.b], spec.overwrite, size=r * t * dtype.itemsize)
-    code = _code(spec, max(workers, 1), (s, r, t), dtype, integral(a.dtype, b.dtype))
+    code = build_code(spec.code, max(workers, 1), (s, r, t), grid=spec.grid, tasks=spec.tasks, dispatch=spec.dispatch,
+                      seed=spec.seed, params=spec.params, complex_data=dtype.kind == "c",
+                      exact=integral(a.dtype, b.dtype))  # fmt: skip
     partition = Partition(code.grid, s, r, t)
-    memory = memory_forecast(partition, code, workers, itemsize=dtype.itemsize, verify=spec.verify,
+    wire = np.result_type(dtype, np.complex64) if code.complex_coefficients else dtype
+    memory = memory_forecast(partition, code, workers, itemsize=dtype.itemsize, wire_itemsize=wire.itemsize,
+                             verify=spec.verify,
                              input_itemsizes=(a.dtype.itemsize, b.dtype.itemsize))  # fmt: skip
     memory = replace(memory, a=a.memory or a.bytes, b=b.memory or b.bytes)
     return Plan((a, b), dtype, code, partition, memory)
+
+
+def _accuracy(spec: JobSpec, plan: Plan, workers: int) -> list[str]:
+    """Condition and error of likely sets of results."""
+    a, b = plan.sources
+    if integral(a.dtype, b.dtype):
+        return ["accuracy   exact: integers in int64"]
+    tolerance = spec.tolerance or DEFAULT_TOLERANCE[plan.dtype.str[1:]]
+    shape = a.shape[0], a.shape[1], b.shape[1]
+    return accuracy_lines(plan.code, shape, plan.dtype, tolerance, workers, spec.seed)
 
 
 def _kept(spec: JobSpec, plan: Plan) -> list[str]:
@@ -85,15 +101,6 @@ def _held(a: MatrixSource, b: MatrixSource) -> str:
     held = [f"{name} takes {size_text(source.memory)} of memory" for name, source in (("A", a), ("B", b))
             if source.memory]  # fmt: skip
     return " and ".join(held) or "A and B are mapped from their files"
-
-
-def _code(spec: JobSpec, workers: int, shape: tuple[int, int, int], dtype: np.dtype[Any], exact: bool) -> Code:
-    """The code as the job would build it."""
-    given = for_data(spec.code, spec.params, complex_data=dtype.kind == "c", exact=exact)
-    grid, tasks = choose(workers, *shape, code=spec.code, grid=spec.grid, tasks=spec.tasks, dispatch=spec.dispatch,
-                         params=given)  # fmt: skip
-    params = {**default_params(spec.code, grid, *shape, spec.params), **given}
-    return code_class(spec.code)(grid, tasks, spec.seed, spec.dispatch, params)
 
 
 def _plan(spec: JobSpec, code: Code, partition: Partition, workers: int, sources: tuple[MatrixSource, MatrixSource],

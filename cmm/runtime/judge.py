@@ -10,6 +10,9 @@ from cmm.linalg.decoder import Decoder
 from cmm.linalg.plan import DecodingError, Plan
 from cmm.linalg.rehearse import NoiseModel, rehearse
 
+DEFAULT_TOLERANCE = {"f4": 1e-3, "c8": 1e-3, "f8": 1e-9, "c16": 1e-9}
+MAX_EXTRA = 64  # results beyond the first decodable moment that are collected for the sake of the tolerance
+
 
 class TolerancePlanner:
     """The coordinator's judge.

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from cmm.codes.base import Code
-from cmm.codes.defaults import choose, default_params, for_data
-from cmm.codes.registry import code_class
+from cmm.codes.defaults import build_code
 from cmm.core.errors import DataError, UnverifiedError, UsageError
 from cmm.core.grid import Grid, Partition
 from cmm.core.rng import generator
@@ -28,7 +27,7 @@ from cmm.runtime import stopping
 from cmm.runtime.checkpoint import Checkpoint
 from cmm.runtime.clock import Clock
 from cmm.runtime.encoder import Encoder, ReadChunk
-from cmm.runtime.judge import TolerancePlanner
+from cmm.runtime.judge import DEFAULT_TOLERANCE, MAX_EXTRA, TolerancePlanner
 from cmm.runtime.link import MasterLink
 from cmm.runtime.master import Master
 from cmm.runtime.records import Saved, same_task
@@ -38,10 +37,8 @@ from cmm.verify.product import check_product
 
 __all__ = ["Clock", "Options", "Session", "as_source"]
 
-DEFAULT_TOLERANCE = {"f4": 1e-3, "c8": 1e-3, "f8": 1e-9, "c16": 1e-9}
 OPERANDS_KEPT = 4  # coded chunks kept per side: 8 in all, the budget
 SAMPLED_COLUMNS = 16  # of A and of B, for the noise model
-MAX_EXTRA = 64  # results beyond the first decodable moment that are collected for the sake of the tolerance
 
 
 @dataclass(frozen=True)
@@ -100,15 +97,13 @@ class Session:
 
     def _build_code(self) -> Code:
         options, workers = self.options, self.link.workers if self.link else 1
-        given = for_data(options.code, options.params, complex_data=self.dtype.kind == "c", exact=self.exact)
         grid, tasks = options.grid, options.tasks
         if self.planned is not None:
             grid = self.planned[0] if grid is None else grid
             tasks = self.planned[1] if tasks is None and grid == self.planned[0] else tasks
-        grid, tasks = choose(workers, self.s, self.r, self.t, code=options.code, grid=grid, tasks=tasks,
-                             dispatch=options.dispatch, params=given)  # fmt: skip
-        params = {**default_params(options.code, grid, self.s, self.r, self.t, options.params), **given}
-        return code_class(options.code)(grid, tasks, options.seed, options.dispatch, params)
+        return build_code(options.code, workers, (self.s, self.r, self.t), grid=grid, tasks=tasks,
+                          dispatch=options.dispatch, seed=options.seed, params=options.params,
+                          complex_data=self.dtype.kind == "c", exact=self.exact)  # fmt: skip
 
     # ---- the phases ------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from cmm.core.errors import CmmError, ExitCode
 from cmm.core.grid import Grid
 from cmm.simulate import design_cli, figures, latency_cli
 from cmm.simulate.experiment import DECODERS
-from cmm.simulate.options import Parser, experiments, read_number
+from cmm.simulate.options import Parser, experiments, read_count, read_processes
 from cmm.simulate.statistics import Store
 from cmm.simulate.sweep import sweep
 from cmm.simulate.tables import recovery_table, threshold_table
@@ -40,6 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("cmm.simulate: stopped", file=sys.stderr)
         return int(ExitCode.STOPPED)
+    except MemoryError as error:
+        print(f"cmm.simulate: the memory does not suffice: {error}. Use a smaller grid, fewer tasks or one process.",
+              file=sys.stderr)  # fmt: skip
+        return int(ExitCode.USAGE)
     except BrokenPipeError:
         return int(ExitCode.CANNOT_WRITE)
     return int(ExitCode.COMPLETE)
@@ -72,7 +76,7 @@ def add_monte_carlo(p: argparse.ArgumentParser, kind: str) -> None:
     p.add_argument("--trials", default="100", help="of every point (default 100)")
     p.add_argument("--errors", action=argparse.BooleanOptionalAction, default=True,
                    help="decode scalar blocks and compare (not with peeling; default)")  # fmt: skip
-    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--seed", default="0", help="of everything drawn (default 0)")
     p.add_argument("--csv", type=Path, help="append results here, and go on from what is there")
     p.add_argument("--figure", type=Path, help="draw failures and errors (recovery) or N (threshold) to this file")
     p.add_argument("--processes", help="default: all cores")
@@ -88,9 +92,9 @@ def monte_carlo(kind: str, options: argparse.Namespace) -> None:
     Grid.parse(options.grid)
     figures.check_path(options.figure)
     chosen = experiments(kind, options)
-    trials = int(read_number("--trials", options.trials, 1, whole=True))
-    batch = int(read_number("--batch", options.batch, 1, whole=True))
-    processes = None if options.processes is None else int(read_number("--processes", options.processes, 1, whole=True))
+    trials = read_count("--trials", options.trials)
+    batch = read_count("--batch", options.batch)
+    processes = read_processes(options.processes)
     store = sweep(chosen, trials, Store(options.csv), processes, options.progress, batch)
     print((recovery_table if kind == "recovery" else threshold_table)(store, chosen))
     if options.figure is not None:

@@ -7,7 +7,8 @@ import argparse
 from cmm.core.errors import UsageError
 from cmm.core.grid import Grid
 from cmm.simulate.design import EXCESS, Groups, Omega, design_groups, design_omega
-from cmm.simulate.options import read_number
+from cmm.simulate.experiment import read_tasks
+from cmm.simulate.options import read_count, read_number, read_seed
 from cmm.simulate.statistics import likelihood_interval
 from cmm.simulate.tables import failure, markdown, number
 
@@ -21,7 +22,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--outer", help="paper: coded chunks MxN (default: two parities a side)")
     p.add_argument("--bound", default="0.01", help="failures at most, as a share (default 0.01)")
     p.add_argument("--trials", help="that every candidate is tried with (default 40; paper 5)")
-    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--seed", default="0", help="of everything drawn (default 0)")
     p.set_defaults(command=main)
 
 
@@ -30,14 +31,14 @@ def main(options: argparse.Namespace) -> None:
     grid = Grid.parse(options.grid)
     if grid.p != 1:
         raise UsageError("--grid", "must not split the shared dimension", options.grid, f"Use {grid.m}x{grid.n}.")
-    tasks = int(read_number("--tasks", options.tasks, 1, whole=True))
+    tasks, seed = read_tasks(options.tasks), read_seed(options.seed)
     alpha, bound = read_number("--alpha", options.alpha), read_number("--bound", options.bound)
     systematic = options.construction == "systematic"
-    trials = int(read_number("--trials", options.trials or ("40" if systematic else "5"), 1, whole=True))
+    trials = read_count("--trials", options.trials or ("40" if systematic else "5"))
     if systematic:
-        chosen, evidence = design_groups(grid, tasks, alpha, bound, trials, options.seed)
+        chosen, evidence = design_groups(grid, tasks, alpha, bound, trials, seed)
         print(f"systematic FR, {grid} grid, K = {grid.K}, P = {tasks}; systematic results lost independently with "
-              f"probability {alpha:g}; tried at N = K + {EXCESS}, seed {options.seed}\n")  # fmt: skip
+              f"probability {alpha:g}; tried at N = K + {EXCESS}, seed {seed}\n")  # fmt: skip
         print(groups_table(evidence))
         print(f"\nuse  --code fr --param groups={chosen.parameter}")
         return
@@ -45,9 +46,9 @@ def main(options: argparse.Namespace) -> None:
     if options.outer is not None:
         shape = Grid.parse(options.outer)
         outer = shape.m, shape.n
-    best, all_tried = design_omega(grid, tasks, alpha, outer, bound, trials, options.seed)
+    best, all_tried = design_omega(grid, tasks, alpha, outer, bound, trials, seed)
     print(f"FR as published, {grid} grid, K = {grid.K}, P = {tasks}, N = {tasks - round(alpha * tasks)}; uniform "
-          f"over P, inactivation decoding, seed {options.seed}\n")  # fmt: skip
+          f"over P, inactivation decoding, seed {seed}\n")  # fmt: skip
     print(omega_table(all_tried))
     print(f"\nuse  --code fr --param construction=paper --param omega={best.polynomial}")
 

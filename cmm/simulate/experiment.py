@@ -19,6 +19,7 @@ from cmm.codes.registry import check_name, code_class
 from cmm.core.errors import UsageError
 from cmm.core.grid import Grid
 from cmm.core.rng import generator
+from cmm.core.spec import MOST_TASKS
 from cmm.simulate.arrivals import Arrival
 
 DECODERS = ("auto", "peeling", "peeling+outer", "inactivation", "dense")
@@ -91,8 +92,8 @@ def parse_code(text: str) -> tuple[str, dict[str, str]]:
 
 def read_tasks(value: str | int) -> int:
     """P as a whole number. Raises UsageError."""
-    if isinstance(value, str) and not re.fullmatch(r"\d{1,9}", value):
-        raise UsageError("--tasks", "must be a whole number from 1 on", repr(value), "Use for example 10000.")
+    if not re.fullmatch(r"\d{1,9}", str(value)) or not 1 <= int(value) <= MOST_TASKS:
+        raise UsageError("--tasks", f"must be a whole number from 1 to {MOST_TASKS}", repr(value), "Use 10000, say.")
     return int(value)
 
 

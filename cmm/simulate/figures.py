@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -135,10 +136,17 @@ def bar_figure(groups: Mapping[str, Mapping[str, float]], path: Path, label: str
     save(figure, path, title, footer)
 
 
-def check_path(path: Path | None) -> None:
-    """Raise UsageError for a format that is not known; to be called before a long run."""
-    if path is not None and path.suffix.lower() not in FORMATS:
-        raise UsageError("--figure", f"must end in {', '.join(FORMATS)}", str(path), "Use for example figure.png.")
+def check_path(path: Path | None, flag: str = "--figure") -> None:
+    """To be called before a long run. Raises UsageError for a format that is not known, OutputError for a file that
+    cannot be written."""
+    if path is None:
+        return
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(flag, f"must end in {', '.join(FORMATS)}", str(path), "Use for example figure.png.")
+    if not path.parent.is_dir():
+        raise OutputError(flag, "must be in a folder that exists", str(path), f"Make {path.parent} first.")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OutputError(flag, "must be a file that can be written", str(path), "Choose another name.")
 
 
 def new_figure(path: Path, panels: int, height: float = 5.4, columns: int | None = None) -> tuple[Any, list[Any]]:
@@ -167,7 +175,6 @@ def save(figure: Any, path: Path, title: str, footer: str) -> None:
         figure.supxlabel(footer, fontsize=6, color="0.35")
     metadata = {"Software": None} if path.suffix.lower() == ".png" else None  # equal data, equal file
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130, metadata=metadata)
     except OSError as error:
         raise OutputError("--figure", "cannot be written", str(path), str(error)) from error

@@ -8,7 +8,6 @@ The coordinator, the codes, the decoders and the judge of accuracy are those of 
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import math
@@ -20,24 +19,25 @@ from typing import Any
 import numpy as np
 
 from cmm.codes.base import Code
-from cmm.codes.defaults import choose, default_params
-from cmm.codes.registry import CODES, code_class
+from cmm.codes.defaults import build_code
+from cmm.codes.registry import CODES
 from cmm.codes.sizes import squarest
-from cmm.core.errors import DataError, OutputError, Refusal, UsageError
+from cmm.core.errors import Refusal, UsageError
 from cmm.core.grid import Grid, Partition
 from cmm.core.rng import generator
 from cmm.engine import events as ev
 from cmm.engine.coordinator import Coordinator, Policy
 from cmm.linalg.rehearse import NoiseModel
-from cmm.runtime.judge import TolerancePlanner
+from cmm.runtime.judge import MAX_EXTRA, TolerancePlanner
 from cmm.simulate.clock import Clock, Run, TaskCosts, Work
-from cmm.simulate.experiment import HASH_DIGITS, parse_code
+from cmm.simulate.experiment import HASH_DIGITS, parse_code, read_tasks
 from cmm.simulate.profile import PROFILES, MachineProfile
+from cmm.simulate.rows import CsvFile
 from cmm.simulate.workers import Population, parse_models
 
 OPERANDS_KEPT = 4  # coded chunks a side, as the runtime
-MAX_EXTRA = 64  # results beyond the first decodable moment, as the runtime
 MANY = 200  # workers
+MOST_WORKERS = 100_000  # each has its books, and a job takes minutes to simulate from there on
 LIMIT = 1e4  # units of time after which a run is given up
 NAMES = {"uncoded/pull": "uncoded (pull)", "uncoded/oneshot": "uncoded (oneshot)",
          "replication/pull": "uncoded + backup copies (replication, pull)",
@@ -70,8 +70,10 @@ class Latency:
     def __post_init__(self) -> None:
         split_scheme(self.scheme)
         parse_models(self.model)
-        if self.workers < 1 or min(self.size) < 1:
-            raise UsageError("--workers, --size", "must be at least 1", (self.workers, self.size), "Raise them.")
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise UsageError("--workers", f"must be from 1 to {MOST_WORKERS}", self.workers, "Correct it.")
+        if min(self.size) < 1:
+            raise UsageError("--size", "must be at least 1", self.size, "Raise it.")
 
     @property
     def name(self) -> str:
@@ -94,12 +96,10 @@ class Latency:
     def build(self, seed: int) -> Code:
         """The code, with grid, P and parameters as the runtime would choose. Raises UsageError."""
         name, dispatch, params = split_scheme(self.scheme)
-        s, r, t = self.size
         grid = Grid.parse(params.pop("grid")) if "grid" in params else None
-        tasks = int(params.pop("tasks")) if "tasks" in params else None
-        grid, tasks = choose(self.workers, s, r, t, code=name, grid=grid, tasks=tasks, dispatch=dispatch, params=params)
-        params = {**default_params(name, grid, s, r, t, params), **params}
-        return code_class(name)(grid, tasks, seed, dispatch, params)
+        tasks = read_tasks(params.pop("tasks")) if "tasks" in params else None
+        return build_code(name, self.workers, self.size, grid=grid, tasks=tasks, dispatch=dispatch, seed=seed,
+                          params=params)  # fmt: skip
 
 
 def split_scheme(text: str) -> tuple[str, str, dict[str, str]]:
@@ -263,19 +263,17 @@ class LatencyStore:
     """Rows in memory and, with a path, appended to a CSV file; a trial that is there already is not run again."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = path
+        self._file = CsvFile(path, COLUMNS)
         self.rows: dict[tuple[str, int], LatencyRow] = {}
-        if path is not None and path.exists() and path.stat().st_size:
-            self._read(path)
-        elif path is not None:
-            self._write([COLUMNS])
+        self._file.begin(lambda row: self._accept(LatencyRow.from_row(row)))
 
     def add(self, row: LatencyRow) -> None:
         """Take in a row and append it."""
-        if (row.spec.key, row.trial) not in self.rows:
-            self.rows[row.spec.key, row.trial] = row
-            if self.path is not None:
-                self._write([row.to_row()])
+        if self._accept(row):
+            self._file.append([row.to_row()])
+
+    def _accept(self, row: LatencyRow) -> bool:
+        return self.rows.setdefault((row.spec.key, row.trial), row) is row
 
     def of(self, spec: Latency) -> list[LatencyResult]:
         """The results of a spec, by trial."""
@@ -284,28 +282,3 @@ class LatencyStore:
     def missing(self, specs: Iterable[Latency], trials: int) -> list[tuple[Latency, int]]:
         """What is still to be run, trial by trial."""
         return [(spec, trial) for trial in range(trials) for spec in specs if (spec.key, trial) not in self.rows]
-
-    def _read(self, path: Path) -> None:
-        text = path.read_text()
-        lines = text.splitlines()
-        if next(csv.reader(lines[:1])) != list(COLUMNS):
-            raise DataError("--csv", "must be empty or a file of this command", str(path), "Name another file.")
-        if not text.endswith("\n"):  # cut off in the middle of a line
-            lines.pop()
-            path.write_text("\n".join(lines) + "\n")
-        for number, fields_of_row in enumerate(csv.DictReader(lines), start=2):
-            if fields_of_row["key"] == "key":
-                continue
-            try:
-                row = LatencyRow.from_row(fields_of_row)
-            except (ValueError, KeyError, TypeError) as error:
-                raise DataError("--csv", f"line {number} cannot be read ({error})", str(path),
-                                "Remove the line, or name another file.") from error  # fmt: skip
-            self.rows.setdefault((row.spec.key, row.trial), row)
-
-    def _write(self, rows: Iterable[Iterable[str]]) -> None:
-        try:
-            with open(self.path or "", "a", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows(rows)
-        except OSError as error:
-            raise OutputError("--csv", "cannot be written", str(self.path), str(error)) from error

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cmm.core.errors import UsageError
+from cmm.core.errors import Refusal, UsageError
+from cmm.core.grid import Partition
 from cmm.simulate.figures import bar_figure, check_path
-from cmm.simulate.latency import Latency, LatencyResult, LatencyStore, all_schemes, run_row
-from cmm.simulate.options import read_number
+from cmm.simulate.latency import MOST_WORKERS, Latency, LatencyResult, LatencyStore, all_schemes, run_row
+from cmm.simulate.options import read_count, read_number, read_processes, read_seed
 from cmm.simulate.profile import MachineProfile
 from cmm.simulate.statistics import quantile_of
 from cmm.simulate.sweep import spread
@@ -24,7 +25,7 @@ MODELS = ("shifted-exponential:1@worker", "pareto:1.5", "bursty:10:0.1:1+dead:0.
 def add(p: argparse.ArgumentParser) -> None:
     """Flags of the command."""
     p.add_argument("--workers", action="append", help="W; repeat for more (default 1000)")
-    p.add_argument("--scheme", action="append", metavar="NAME[/DISPATCH][:KEY=VALUE,...]",
+    p.add_argument("--scheme", "--code", dest="scheme", action="append", metavar="NAME[/DISPATCH][:KEY=VALUE,...]",
                    help="pull or oneshot; repeat for more (default: every code with both)")  # fmt: skip
     p.add_argument("--model", action="append", help="of stragglers, see docs/latency.md; repeat for more "
                    f"(default: {', '.join(MODELS)})")  # fmt: skip
@@ -32,7 +33,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--profile", default="default", help="of the machine: default, ideal, or a JSON file")
     p.add_argument("--tolerance", default="1e-9", help="of the estimated error (default 1e-9)")
     p.add_argument("--trials", default="5", help="of every case (default 5)")
-    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--seed", default="0", help="of everything drawn (default 0)")
     p.add_argument("--csv", type=Path, help="append results here, and go on from what is there")
     p.add_argument("--figure", type=Path, help="draw times to this file")
     p.add_argument("--processes", help="default: all cores")
@@ -44,13 +45,18 @@ def main(options: argparse.Namespace) -> None:
     """Run and print."""
     check_path(options.figure)
     specs = read_specs(options)
-    trials = int(read_number("--trials", options.trials, 1, whole=True))
-    processes = None if options.processes is None else int(read_number("--processes", options.processes, 1, whole=True))
+    refused = refusals(specs)
+    if options.scheme and refused:
+        raise next(iter(refused.values()))
+    trials = read_count("--trials", options.trials)
+    processes = read_processes(options.processes)
     store = LatencyStore(options.csv)
     spread(run_row, store.missing(specs, trials), store.add, processes, options.progress)
     print(times_table(store, specs))
     print()
     print(details_table(store, specs))
+    for name, why in refused.items():
+        print(f"\nrefused: {name}: {why}")
     if options.figure is not None:
         latency_figure(store, specs, options.figure)
 
@@ -62,13 +68,25 @@ def read_specs(options: argparse.Namespace) -> list[Latency]:
         raise UsageError("--size", "must be SxRxT", repr(options.size), "For example 100000x100000x100000.")
     s, r, t = (int(read_number("--size", part, 1, whole=True)) for part in parts)
     profile, tolerance = MachineProfile.named(options.profile), read_number("--tolerance", options.tolerance)
-    counts = [int(read_number("--workers", text, 1, whole=True)) for text in options.workers or ["1000"]]
+    counts = [read_count("--workers", text, MOST_WORKERS) for text in options.workers or ["1000"]]
+    seed = read_seed(options.seed)
     return [
-        Latency(scheme, workers, model, (s, r, t), profile, tolerance, options.seed)
+        Latency(scheme, workers, model, (s, r, t), profile, tolerance, seed)
         for workers in counts
         for model in options.model or MODELS
         for scheme in options.scheme or all_schemes(workers)
     ]  # fmt: skip
+
+
+def refusals(specs: Sequence[Latency]) -> dict[str, Refusal]:
+    """Schemes that cannot be built on this problem, by name, and why."""
+    found: dict[str, Refusal] = {}
+    for spec in {(x.scheme, x.workers): x for x in specs}.values():
+        try:
+            Partition(spec.build(spec.seed).grid, *spec.size)
+        except Refusal as refused:
+            found[f"{spec.name}, W = {spec.workers}"] = refused
+    return found
 
 
 def median(results: Sequence[LatencyResult], field: str) -> float:

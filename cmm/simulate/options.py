@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -12,10 +13,12 @@ import numpy as np
 
 from cmm.core.errors import UsageError
 from cmm.core.grid import Grid
+from cmm.core.spec import LARGEST, MOST_TASKS
 from cmm.simulate.arrivals import Arrival
-from cmm.simulate.experiment import CodeSpec, Experiment
+from cmm.simulate.experiment import CodeSpec, Experiment, read_tasks
 
 MOST_POINTS = 10000
+MOST_PROCESSES = 1000
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,28 +66,46 @@ def read_results(text: str, blocks: int) -> list[int]:
     return found
 
 
-def read_number(flag: str, text: str, least: float = 0.0, whole: bool = False) -> float:
-    """A finite number of at least `least`. Raises UsageError."""
+def read_number(flag: str, text: str, least: float = 0.0, whole: bool = False, most: float = math.inf) -> float:
+    """A finite number from `least` to `most`. Raises UsageError."""
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not (np.isfinite(value) and value >= least) or (whole and value != int(value)):
+    if not (np.isfinite(value) and least <= value <= most) or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
-        raise UsageError(flag, f"must be {kind} of at least {least:g}", repr(text), "Correct it.")
+        bounds = f"of at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
+        raise UsageError(flag, f"must be {kind} {bounds}", repr(text), "Correct it.")
     return value
+
+
+def read_count(flag: str, text: str, most: int = MOST_TASKS) -> int:
+    """A whole number from 1 on: of trials, workers, processes. Raises UsageError."""
+    return int(read_number(flag, text, 1, whole=True, most=most))
+
+
+def read_processes(text: str | None) -> int | None:
+    """None: all cores. Raises UsageError."""
+    return None if text is None else read_count("--processes", text, MOST_PROCESSES)
+
+
+def read_seed(text: str) -> int:
+    """A seed, digit by digit. Raises UsageError."""
+    if not re.fullmatch(r"\s*\d{1,19}\s*", text) or int(text) > LARGEST:
+        raise UsageError("--seed", f"must be a whole number from 0 to {LARGEST:.0e}", repr(text), "Correct it.")
+    return int(text)
 
 
 def experiments(kind: str, options: Any) -> list[Experiment]:
     """Every code × arrival model × decoder × point of the command line."""
     found: list[Experiment] = []
     for text in options.code:
-        code = CodeSpec.parse(text, options.grid, int(read_number("--tasks", options.tasks, 1, whole=True)))
+        code = CodeSpec.parse(text, options.grid, read_tasks(options.tasks))
         for arrival in arrivals(options):
             for decoder in options.decoder:
                 for results in points(kind, options, code, arrival):
                     errors = options.errors and not decoder.startswith("peeling")
-                    found.append(Experiment(kind, code, arrival, decoder, results, options.seed, errors))
+                    found.append(Experiment(kind, code, arrival, decoder, results, read_seed(options.seed), errors))
     return list(dict.fromkeys(found))
 
 
@@ -106,6 +127,9 @@ def points(kind: str, options: Any, code: CodeSpec, arrival: Arrival) -> Sequenc
     if kind == "threshold":
         return [None]
     if options.results is not None:
+        if options.alpha is not None and arrival.kind != "systematic":
+            raise UsageError("--alpha", "means N = P - alpha P, which --results gives already", repr(options.alpha),
+                             "Give one of them.")  # fmt: skip
         return read_results(options.results, Grid.parse(code.grid).K)
     if options.alpha is None or arrival.kind == "systematic":
         raise UsageError("--results", f"must be given for arrival {arrival.kind}", "nothing",

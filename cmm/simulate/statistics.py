@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cmm.core.errors import DataError, OutputError
 from cmm.simulate.experiment import Experiment
+from cmm.simulate.rows import CsvFile
 
 BINS = 20  # of relative errors, per decade
 LIKELIHOOD_FACTOR = 1000.0  # as in sinter: hypotheses up to so many times less likely than the best one
@@ -200,12 +199,10 @@ class Store:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
+        self._file = CsvFile(self.path, COLUMNS)
         self.batches: list[Batch] = []
         self._done: dict[str, set[int]] = {}
-        if self.path is not None and self.path.exists() and self.path.stat().st_size:
-            self._read(self.path)
-        elif self.path is not None:
-            self._write(",".join(COLUMNS) + "\n")
+        self._file.begin(lambda row: self._accept(Batch.from_row(row)))
 
     @staticmethod
     def columns() -> tuple[str, ...]:
@@ -218,10 +215,8 @@ class Store:
 
     def add(self, batch: Batch) -> None:
         """Take in a batch and append its row."""
-        if self._accept(batch) and self.path is not None:
-            lines: list[str] = []
-            csv.writer(_Lines(lines), lineterminator="\n").writerow(batch.to_row())
-            self._write("".join(lines))
+        if self._accept(batch):
+            self._file.append([batch.to_row()])
 
     def total(self, experiment: Experiment, trials: int | None = None) -> Stats:
         """All trials of an experiment added up (`trials`: only batches within the first so many)."""
@@ -240,44 +235,6 @@ class Store:
         done.update(batch.numbers)
         self.batches.append(batch)
         return True
-
-    def _read(self, path: Path) -> None:
-        text = path.read_text()
-        lines = text.splitlines()
-        if next(csv.reader(lines[:1])) != list(COLUMNS):
-            raise DataError("--csv", "must be empty or a file of this command", str(path), "Name another file.")
-        if not text.endswith("\n"):
-            lines.pop()
-            self._rewrite(path, lines)
-        for number, row in enumerate(csv.DictReader(lines), start=2):
-            if row["key"] == "key":
-                continue  # the heading of a file appended to this one
-            try:
-                self._accept(Batch.from_row(row))
-            except (ValueError, KeyError, TypeError) as error:
-                raise DataError("--csv", f"line {number} cannot be read ({error})", str(path),
-                                "Remove the line, or name another file.") from error  # fmt: skip
-
-    def _rewrite(self, path: Path, lines: Sequence[str]) -> None:
-        """Without the line that was cut off: through a second file, so that nothing is lost on the way."""
-        aside = path.with_name(path.name + ".part")
-        try:
-            aside.write_text("\n".join(lines) + "\n")
-            aside.replace(path)
-        except OSError as error:
-            raise OutputError("--csv", "cannot be written", str(path), str(error)) from error
-
-    def _write(self, text: str) -> None:
-        try:
-            with open(self.path or "", "a") as file:
-                file.write(text)
-        except OSError as error:
-            raise OutputError("--csv", "cannot be written", str(self.path), str(error)) from error
-
-
-class _Lines:
-    def __init__(self, lines: list[str]) -> None:
-        self.write = lines.append
 
 
 def merged(stores: Iterable[Store]) -> Store:

@@ -191,8 +191,10 @@ def _parse(text: str) -> Model:
     except ValueError:
         values = []
     counts = {"shifted-exponential": 1, "pareto": 1, "bursty": 3, "dead": 1, "lost": 1}
-    if counts.get(kind) != len(values) or not np.isfinite(values).all():
+    if counts.get(kind) != len(values):
         _refuse(text, f"must be {SYNTAX}")
+    if not np.isfinite(values).all():
+        _refuse(text, "needs finite numbers")
     return _make(text, kind, values, bool(at))
 
 
@@ -221,6 +223,8 @@ def read_trace(path: str) -> tuple[tuple[float, ...], ...]:
         text = Path(path).read_text()
     except OSError as error:
         raise InputMissingError("--model trace", "cannot be read", path, str(error)) from error
+    except UnicodeDecodeError as error:
+        raise DataError("--model trace", "must be text", path, f"{error}.") from error
     times: dict[str, list[float]] = {}
     try:
         if text.lstrip().startswith("{"):
@@ -230,12 +234,15 @@ def read_trace(path: str) -> tuple[tuple[float, ...], ...]:
             for row in csv.DictReader(text.splitlines()):
                 times.setdefault(row["worker"], []).append(float(row["seconds"]))
         times = {worker: own for worker, own in times.items() if own}
+        if not times:
+            raise ValueError("it holds no times")
         values = np.concatenate([np.array(own) for own in times.values()])
         if not (np.isfinite(values).all() and (values > 0).all()):
             raise ValueError("times must be positive and finite")
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        why = f"there is no {error}" if isinstance(error, KeyError) else str(error)
         raise DataError("--model trace", "must be a report, or CSV with columns worker,seconds", path,
-                        str(error)) from error  # fmt: skip
+                        f"{why[:200]}.") from error  # fmt: skip
     median = float(np.median(values))
     return tuple(tuple(seconds / median for seconds in own) for own in times.values())
 

@@ -194,6 +194,33 @@ def test_the_memory_of_a_dry_run_is_the_forecast(inputs: Path) -> None:
     assert "checks" not in without.stdout
 
 
+@pytest.mark.parametrize(("words", "texts"), [
+    (("--code", "fr", "--grid", "6x6"), ("accuracy   N = 36: condition ", "estimated error ", "1 of 5 workers late",
+                                        "tolerance 1e-09")),
+    (("--code", "uncoded", "--grid", "6x6"), ("accuracy   blocks are taken as they were computed",)),
+    (("--code", "polynomial", "--grid", "6x6"),
+     ("accuracy   N = 36: cannot be decoded (the equations of 36 missing blocks have condition 1.",
+      "\n           N = ", ": the job collects so many, blocks computed by the master among them")),
+    (("--code", "polynomial", "--grid", "6x6", "--param", "nodes=circle"), ("accuracy   N = 18: condition ",)),
+    (("--code", "matdot", "--grid", "20x1x1"), ("accuracy   N = 39: cannot be decoded", "the job collects so many")),
+    (("--code", "polynomial", "--grid", "3x3", "--tolerance", "1e-17"), ("sets stay beyond", "exit code 5")),
+    (("--code", "rkrp", "--grid", "80x80", "--dispatch", "oneshot", "--param", "systematic=no"),
+     ("accuracy   judged by the job before it decodes",)),
+])  # fmt: skip
+def test_a_dry_run_states_condition_and_error(inputs: Path, words: tuple[str, ...], texts: tuple[str, ...]) -> None:
+    done = cmm_run(*FILES[:1], "A.npy", "--b", "A.npy", *FILES[4:], *words, "--dry-run", "--workers", "5", cwd=inputs)
+    assert (done.returncode, done.stderr) == (0, "")
+    for text in texts:
+        assert text in done.stdout
+    assert done.stdout.count("\naccuracy ") == 1
+
+
+def test_a_dry_run_of_integers_is_exact(inputs: Path) -> None:
+    np.save(inputs / "I.npy", np.zeros((300, 200), dtype=np.int16))
+    done = cmm_run("--a", "I.npy", "--b", "I.npy", *FILES[4:], "--dry-run", "--workers", "5", cwd=inputs)
+    assert "accuracy   exact: integers in int64" in done.stdout
+
+
 def test_a_dry_run_tells_what_a_checkpoint_takes_and_makes_none(inputs: Path) -> None:
     done = cmm_run(*FILES, "--dry-run", "--workers", "5", "--grid", "4x5", "--checkpoint", "ck", cwd=inputs)
     assert done.returncode == 0, done

@@ -83,7 +83,22 @@ def test_design_prints_evidence_and_parameters(capsys: pytest.CaptureFixture[str
     (["recovery", "--code", "rkrp", "--alpha", "0.1", "--decoder", "peeling+outer"], "--decoder"),
     (["recovery", "--code", "rkrp", "--alpha", "0.1", "--figure", "x.txt"], "--figure"),
     (["recovery", "--code", "rkrp", "--alpha", "0.1", "--unknown"], "unrecognized"),
+    (["recovery", "--code", "rkrp", "--alpha", "0.1", "--results", "K+1"], "--alpha"),
+    (["recovery", "--code", "rkrp", "--alpha", "0.1", "--trials", "1e12"], "--trials"),
+    (["recovery", "--code", "rkrp", "--alpha", "0.1", "--processes", "1e6"], "--processes"),
+    (["recovery", "--code", "rkrp", "--alpha", "0.1", "--tasks", "2000000000000"], "--tasks"),
+    (["recovery", "--code", "rkrp", "--alpha", "0.1", "--grid", "1000000x1000000"], "--grid"),
+    (["recovery", "--code", "rkrp:grid=5000x5000", "--alpha", "0.1"], "--grid"),
+    (["recovery", "--code", "polynomial:nodes=1;1;2,grid=1x3,tasks=3", "--alpha", "0.1"], "--param nodes"),
+    (["recovery", "--code", "polynomial:nodes=1,1,2,grid=1x3,tasks=3", "--alpha", "0.1"], "--param nodes"),
     (["threshold"], "--code"),
+    (["latency", "--workers", "100000000"], "--workers"),
+    (["latency", "--workers", "8", "--scheme", "fr:tasks=many"], "--tasks"),
+    (["latency", "--workers", "8", "--scheme", "fr:grid=3x3,tasks=4"], "--tasks"),
+    (["latency", "--workers", "8", "--code", "matdot:grid=3x3"], "--grid"),
+    (["latency", "--workers", "8", "--scheme", "fr:grid=30x30", "--size", "9x9x9"], "into more than 9 parts"),
+    (["latency", "--workers", "8", "--model", "pareto:nan"], "finite"),
+    (["design", "--grid", "4x4", "--tasks", "1e12", "--alpha", "0.1"], "--tasks"),
     ([], "COMMAND"),
 ])  # fmt: skip
 def test_bad_input_is_named(words: list[str], names: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,6 +115,58 @@ def quick_merge(words: list[str], quick: list[str]) -> list[str]:
 def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recovery", "--code", "rkrp", "--alpha", "0.1", *QUICK, "--csv", str(tmp_path / "no" / "x.csv")]) == 73
     assert "--csv" in capsys.readouterr().err
+
+
+COMMANDS = (
+    ["recovery", "--code", "rkrp", "--alpha", "0.1"],
+    ["threshold", "--code", "rkrp"],
+    ["latency", "--workers", "4", "--scheme", "fr"],
+    ["design", "--grid", "4x4", "--tasks", "32", "--alpha", "0.1"],
+)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=[words[0] for words in COMMANDS])
+@pytest.mark.parametrize("seed", ["-1", "1.5", "x", "9" * 40])
+def test_a_seed_is_a_whole_number(words: list[str], seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, f"--seed={seed}"]) == 64
+    assert "--seed: must be a whole number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", COMMANDS[:3], ids=[words[0] for words in COMMANDS[:3]])
+def test_files_that_cannot_be_what_is_asked_for(words: list[str], tmp_path: Path,
+                                                capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    binary, other, missing = tmp_path / "binary.csv", tmp_path / "other.csv", tmp_path / "no" / "x"
+    binary.write_bytes(bytes(range(256)))
+    other.write_text("a,b\n1,2\n")
+    (tmp_path / "folder.png").mkdir()
+    cases = (("--csv", tmp_path, 64), ("--csv", binary, 65), ("--csv", other, 65), ("--csv", f"{missing}.csv", 73),
+             ("--figure", f"{missing}.png", 73), ("--figure", tmp_path / "folder.png", 73))  # fmt: skip
+    for flag, path, code in cases:
+        assert main([*words, flag, str(path), "--no-progress"]) == code, (flag, path)
+        error = capsys.readouterr().err
+        assert flag in error
+        assert error.count("\n") == 1
+    assert not missing.parent.exists()
+    assert binary.read_bytes() == bytes(range(256))
+
+
+def test_schemes_that_cannot_be_built_say_why(capsys: pytest.CaptureFixture[str]) -> None:
+    """Among the defaults; one that was asked for is refused (above)."""
+    assert main(["latency", "--workers", "3", "--size", "90x90x1", "--model", "none", "--trials", "1", "--profile",
+                 "ideal", "--processes", "1", "--no-progress"]) == 0  # fmt: skip
+    out = capsys.readouterr().out
+    refused = [line[0] for line in rows(out) if "refused" in line]
+    assert refused
+    for scheme in refused:
+        assert f"\nrefused: {scheme}, W = 3: --" in out
+
+
+def test_traces_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.csv"
+    for content, text in ((b"a,b\n1,2\n", "no 'worker'"), (bytes(range(256)), "must be text"), (b"", "holds no times")):
+        trace.write_bytes(content)
+        assert main(["latency", "--workers", "4", "--scheme", "fr", "--model", f"trace:{trace}"]) == 65
+        assert text in capsys.readouterr().err
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
