@@ -13,7 +13,8 @@ from cmm.codes.defaults import choose
 from cmm.codes.registry import check_name
 from cmm.core.errors import UsageError
 from cmm.core.grid import Grid
-from cmm.core.spec import Injection, read_float, read_int
+from cmm.core.rules import read_float, read_int
+from cmm.core.spec import Injection
 from cmm.runtime.report import Record, Status
 from cmm.simulate.latency import split_scheme
 

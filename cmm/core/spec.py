@@ -1,25 +1,39 @@
 """What a job is: the merged flags and TOML keys, checked for syntax. Standard library only (read before NumPy).
 
-`JobSpec` is checked when it is built, by the same rules (`RULES`) with which `cmm.core.jobfile` checks flags and keys.
+`JobSpec` is checked when it is built, by the same rules (`RULES`) with which the command line checks flags and keys.
 Whether files exist and whether a code likes its parameters is judged later, by those who know.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from cmm.core.errors import UsageError
 from cmm.core.grid import Grid
+from cmm.core.rules import (
+    FOLDER,
+    LONGEST,
+    PATH,
+    PROGRESS,
+    RANKS,
+    SEED,
+    SWITCH,
+    THREADS,
+    WORKERS,
+    Rule,
+    choice,
+    file_ending,
+    read_float,
+    real,
+    seconds,
+    whole,
+)
 
-LARGEST = 10**18  # of whole numbers: within the 64 bits that every TOML reader knows
 MOST_TASKS = 10**7  # each has a number and a holder in the master's books
-LONGEST = 1e6  # seconds, and slow-down factors: beyond any job, within what sleep() takes
-RANKS = 10**6  # of an injection: a bound on what a typing error can allocate
 
 # ---- places ------------------------------------------------------------------------------------------------------
 
@@ -152,118 +166,41 @@ def check_ranks(injections: Sequence[Injection], workers: int) -> None:
                              "Name a smaller rank or start more ranks (mpirun -n).")  # fmt: skip
 
 
-# ---- numbers -----------------------------------------------------------------------------------------------------
-
-
-def read_int(text: str) -> int:
-    """A whole number in plain decimal digits, of at most 18 of them. Raises ValueError."""
-    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()):
-        raise ValueError(text)
-    return int(text)
-
-
-def read_float(text: str) -> float:
-    """A finite decimal number. Raises ValueError (also for nan, inf and what overflows)."""
-    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text.strip(), re.ASCII):
-        raise ValueError(text)
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(text)
-    return number
-
-
 # ---- rules of single values --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Rule:
-    """What the value of a flag or key must be. `says` completes "--flag: ..."."""
-
-    says: str
-    holds: Callable[[Any], bool]
-    remedy: str
-
-
-def _whole(least: int) -> Callable[[Any], bool]:
-    return lambda v: isinstance(v, int) and not isinstance(v, bool) and least <= v <= LARGEST
-
-
-def _real(holds: Callable[[float], bool]) -> Callable[[Any], bool]:
-    return lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and abs(v) < 1e300 and holds(v)
-
-
-def _choice(*names: str) -> Rule:
-    said = ", ".join(names[:-1]) + " or " + names[-1]
-    return Rule(f"must be {said}", lambda v: v in names, "Choose one of them.")
-
-
-def _path_holds(value: Any) -> bool:
-    if not isinstance(value, str) or not value or "\0" in value or value.endswith("/"):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-_PATH = Rule("must name a file (UTF-8, not empty, no / at the end)", _path_holds, "Pass the path of a file.")
-_FOLDER = Rule("must name a folder (UTF-8, not empty)", lambda v: isinstance(v, str) and _path_holds(v.rstrip("/")),
-               "Pass the path of a folder.")  # fmt: skip
-_PICTURE = Rule("must name a .png, .pdf or .svg file",
-                lambda v: _path_holds(v) and v.lower().endswith((".png", ".pdf", ".svg")),
-                "Use for example --timeline timeline.png.")  # fmt: skip
-
-_SWITCH = Rule("must be true or false", lambda v: isinstance(v, bool), "Choose one of them.")
+_PICTURE = file_ending(".png", ".pdf", ".svg", remedy="Use for example --timeline timeline.png.")
 
 RULES: dict[str, Rule] = {
-    "a": _PATH,
-    "b": _PATH,
-    "out": _PATH,
-    "report": _PATH,
-    "op": _choice("T", "H"),
+    "a": PATH,
+    "b": PATH,
+    "out": PATH,
+    "report": PATH,
+    "op": choice("T", "H"),
     "code": Rule("must be the name of a code", lambda v: isinstance(v, str) and bool(v), "See --list-codes."),
     "grid": Rule("must be MxN or PxMxN", lambda v: isinstance(v, Grid), "Use for example 4x4, or 2x4x4."),
-    "tasks": Rule(
-        f"must be a whole number from 1 to {MOST_TASKS:.0e}",
-        lambda v: _whole(1)(v) and v <= MOST_TASKS,
-        "Use at least as many as the grid has blocks, M times N.",
-    ),
+    "tasks": whole(1, MOST_TASKS, "Use at least as many as the grid has blocks, M times N."),
     "params": Rule(
         "must be KEY=VALUE pairs",
         lambda v: all(isinstance(x, str) for kv in v.items() for x in kv),
         "Use for example --param construction=systematic.",
     ),
-    "dispatch": _choice("pull", "oneshot"),
+    "dispatch": choice("pull", "oneshot"),
     "inject": Rule(
         "must be injections", lambda v: all(isinstance(x, Injection) for x in v), "Use for example --inject freeze:2."
     ),
-    "seed": Rule(f"must be a whole number from 0 to {LARGEST:.0e}", _whole(0), "Use for example --seed 1."),
-    "tolerance": Rule("must be a finite number above 0", _real(lambda v: v > 0), "Use for example 1e-9."),
-    "verify": _choice("none", "final", "all"),
-    "threads": Rule(
-        "must be a whole number from 1 to 4096", lambda v: _whole(1)(v) and v <= 4096, "Use for example --threads 1."
-    ),
-    "give_up": Rule(
-        f"must be a number of seconds from 0 to {LONGEST:.0e}",
-        _real(lambda v: 0 <= v <= LONGEST),
-        "Use for example --give-up 60.",
-    ),
-    "overwrite": _SWITCH,
-    "checkpoint": _FOLDER,
-    "checkpoint_every": Rule(
-        f"must be a number of seconds from 0 to {LONGEST:.0e}",
-        _real(lambda v: 0 <= v <= LONGEST),
-        "Use for example --checkpoint-every 5.",
-    ),
-    "resume": _SWITCH,
+    "seed": SEED,
+    "tolerance": real("must be a finite number above 0", lambda v: v > 0, "Use for example 1e-9."),
+    "verify": choice("none", "final", "all"),
+    "threads": THREADS,
+    "give_up": seconds("Use for example --give-up 60."),
+    "overwrite": SWITCH,
+    "checkpoint": FOLDER,
+    "checkpoint_every": seconds("Use for example --checkpoint-every 5."),
+    "resume": SWITCH,
     "timeline": _PICTURE,
-    "progress": _choice("auto", "bar", "lines", "none"),
-    "workers": Rule(
-        "must be a whole number from 0 to 1000000",
-        lambda v: _whole(0)(v) and v <= RANKS,
-        "Use for example --workers 8.",
-    ),
+    "progress": PROGRESS,
+    "workers": WORKERS,
 }
 
 # May be None: chosen by cmm, or not wanted.
@@ -272,9 +209,7 @@ OPTIONAL = frozenset({"grid", "tasks", "tolerance", "give_up", "checkpoint", "ti
 
 def check_value(name: str, value: Any, argument: str | None = None) -> None:
     """Raise UsageError, in the name of `argument` (default: the flag), when a value breaks its rule."""
-    rule = RULES[name]
-    if not rule.holds(value):
-        raise UsageError(argument or flag(name), rule.says, repr(value), rule.remedy)
+    RULES[name].check(argument or flag(name), value)
 
 
 def flag(name: str) -> str:

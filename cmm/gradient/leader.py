@@ -24,7 +24,7 @@ from cmm.gradient.objective import find_regulariser
 from cmm.gradient.picture import check_plotting, draw
 from cmm.gradient.planning import describe, make_encoding, plan_lines, worker_bytes
 from cmm.gradient.report import GradientRecord, describe_theta
-from cmm.gradient.spec import GradientSpec, as_mapping
+from cmm.gradient.spec import TABLE, GradientSpec
 from cmm.matrices.files import check_output, open_matrix, write_atomic, write_matrix
 from cmm.runtime import launch, stopping
 from cmm.runtime.endpoint import Endpoint
@@ -80,7 +80,7 @@ class GradientLeader(Leader):
     record: GradientRecord
 
     def __init__(self, spec: GradientSpec, end: Endpoint, failures: Failures) -> None:
-        super().__init__(cast(JobSpec, spec), end, failures, GradientRecord(job=as_mapping(spec)))
+        super().__init__(cast(JobSpec, spec), end, failures, GradientRecord(job=TABLE.mapping(spec)))
         self.job = spec
         self.method: Descent | None = None
         self.keeper: checkpoint.Keeper | None = None

@@ -11,7 +11,7 @@ from typing import TypeVar
 from mpi4py import MPI
 
 from cmm.core.errors import CmmError, ExitCode, Outcome, RemoteError, StoppedError, UnverifiedError
-from cmm.core.jobfile import as_mapping
+from cmm.core.jobfile import TABLE
 from cmm.core.spec import JobSpec
 from cmm.core.task import Array
 from cmm.engine.forecast import results_bytes
@@ -39,7 +39,7 @@ class Leader:
 
     def __init__(self, spec: JobSpec, end: Endpoint, failures: Failures, record: Record | None = None) -> None:
         self.spec, self.end, self.failures = spec, end, failures
-        self.clock, self.record = Clock(), Record(job=as_mapping(spec)) if record is None else record
+        self.clock, self.record = Clock(), Record(job=TABLE.mapping(spec)) if record is None else record
         self.record.seed = spec.seed
         self.record.environment = environment(MPI.Get_library_version(), spec.threads)
         for warning in failures.warnings:

