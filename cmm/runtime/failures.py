@@ -126,8 +126,8 @@ def meet(world: MPI.Comm, tie: Tie | None) -> Failures:
     world.Bcast([invitation, MPI.BYTE], root=0)
     forget_shared_memory(alone=world.size == 1)  # all have left MPI_Init
     port, secret, length, addresses = _INVITATION.unpack(invitation.tobytes())
-    if tie is not None and port:
-        tie.report_to(world.rank, secret, addresses[:length].decode().split() if world.rank else [], port)
+    if tie is not None:  # also without a watch: then the supervisor knows at least that the job has begun
+        tie.report_to(world.rank, secret, addresses[:length].decode().split() if world.rank and port else [], port)
     if failures.watch is not None:
         late = failures.watch.gather(GATHER_SECONDS)
         failures.unwatched += late

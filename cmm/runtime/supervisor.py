@@ -39,6 +39,7 @@ ORPHAN_GRACE = 2.0  # how long a rank lives on after rank 0 has gone without a f
 FAREWELL_GRACE = 10.0  # how long a rank may take to finalize once the job has ended
 PATIENCE = 3.0  # how long a supervisor of a dead rank, told to end, waits for rank 0 to end the job in order
 LINGER = 10.0  # how long a supervisor of a dead rank waits to be ended by the launcher after rank 0 has gone
+START_SECONDS = 30.0  # after which the first rank's supervisor says that the job has not begun
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 
 # Messages of the rank to its supervisor, over a socket pair that keeps their boundaries.
@@ -132,6 +133,7 @@ class _Supervisor:
         self.died: int | None = None  # exit code, or minus the signal
         self.ended_by = 0  # the last signal that was passed on: dying of it is what the launcher wants
         self.farewell: int | None = None  # the job's exit code, once it has ended in order
+        self.say_at = time.monotonic() + START_SECONDS if detect().first else float("inf")
         self.deadline = float("inf")
         self.at_deadline: Callable[[], None] = self._kill
         self.selector = selectors.DefaultSelector()
@@ -173,9 +175,18 @@ class _Supervisor:
             os._exit(128 + signal.SIGKILL)
         if self.dial is not None:
             self._follow_dial(self.dial)
+        if time.monotonic() >= self.say_at:
+            self._say_waiting()
         if time.monotonic() >= self.deadline:
             self.deadline = float("inf")
             self.at_deadline()
+
+    def _say_waiting(self) -> None:
+        """Inside MPI_Init the ranks wait for each other, and no MPI lets the others out."""
+        self.say_at = float("inf")
+        if self.rank is None and self.died is None:
+            say(f"cmm: not all ranks have started after {START_SECONDS:g} s; the job begins when they have. A rank or "
+                "its node may hang: end the job and start it again")  # fmt: skip
 
     def _reap(self) -> None:
         pid, status = os.waitpid(self.pid, os.WNOHANG)

@@ -63,6 +63,18 @@ def started(body: str, watch: Watch | None = None, addresses: str = "127.0.0.1")
         rank.process.stdout.close()
 
 
+@pytest.mark.parametrize(("rank", "begun", "said"), [("0", False, True), ("0", True, False), ("1", False, False)])
+def test_the_first_rank_says_when_the_start_takes_long(rank: str, begun: bool, said: bool) -> None:
+    """Another rank hangs inside MPI_Init."""
+    body = "supervisor.START_SECONDS = 0.2\ntie = supervisor.start()\n"
+    begin = "tie.report_to(0, bytes(32), [], 0)\n" if begun else ""
+    code = f"import time\nfrom cmm.runtime import supervisor\n{body}{begin}time.sleep(1.5)\n"
+    variables = {**OPENMPI, "OMPI_COMM_WORLD_RANK": rank, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+                          env={**os.environ, **variables})  # fmt: skip
+    assert done.stderr.count("not all ranks have started after 0.2 s") == int(said)
+
+
 @pytest.fixture
 def watch() -> Iterator[Watch]:
     made = Watch([1], ["127.0.0.1"], handshake.draw())
