@@ -355,7 +355,9 @@ def _code_line(record: Record) -> str:
     params = "".join(f" {key}={value}" for key, value in code.params.items() if value is not None)
     text = f"code     {code.name}{params}, {code.dispatch}, grid {code.grid}: K = {code.K} blocks"
     if used.results_used:
-        text += f", decoded from N = {used.results_used} results of {len(record.workers)} workers"
+        there_is_c = record.outcome in (Outcome.COMPLETE, Outcome.UNVERIFIED)
+        done = "decoded from N =" if there_is_c else "not decoded; accepted"
+        text += f", {done} {used.results_used} results of {len(record.workers)} workers"
     return text
 
 

@@ -197,6 +197,9 @@ def test_the_last_line_announces_the_banner_and_the_failure() -> None:
     lines = summary_lines(record)
     assert "FAILED" in "\n".join(lines)
     assert lines[-1] == "C is NOT there, unverified (exit code 3): residual too large"
+    assert "decoded from N = 17 results" in "\n".join(lines)
+    record.end(Outcome.INTERRUPTED, ExitCode.STOPPED, "SIGUSR1")
+    assert "not decoded; accepted 17 results" in "\n".join(summary_lines(record))
 
 
 def test_many_stragglers_are_cut_short() -> None:
