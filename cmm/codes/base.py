@@ -244,5 +244,7 @@ class Code(ABC):
             return cls.parameters[name].default
         try:
             return cls.parameters[name].read(str(value))
+        except UsageError as error:
+            raise UsageError(f"--param {name}", error.rule, error.value, error.remedy) from None
         except ValueError as error:
             raise UsageError(f"--param {name}", cls.parameters[name].meaning, repr(value), str(error)) from error

@@ -75,7 +75,12 @@ def build_code(code: str, workers: int, shape: tuple[int, int, int], *, grid: Gr
     given = for_data(code, params, complex_data=complex_data, exact=exact)
     grid, tasks = choose(workers, *shape, code=code, grid=grid, tasks=tasks, dispatch=dispatch, params=given)
     values = {**default_params(code, grid, *shape, params), **given}
-    return code_class(code)(grid, tasks, seed, dispatch, values)
+    built = code_class(code)(grid, tasks, seed, dispatch, values)
+    if exact and built.integer_weights is None:
+        raise UsageError("--code", "must have integer coefficients for an exact product of integer matrices",
+                         repr(code), "Use uncoded, replication, or fr, rkrp, mds, lt or sparse with "
+                         "coefficients=integers; or store A or B as float64.")  # fmt: skip
+    return built
 
 
 def check_code(code: str, grid: Grid | None, tasks: int | None, dispatch: str, params: Mapping[str, Any],
@@ -99,6 +104,8 @@ def for_data(code: str, given: Mapping[str, Any], *, complex_data: bool, exact: 
     if exact and "coefficients" in known:
         params.setdefault("coefficients", "integers")
     if complex_data and "data" in known:
+        if params.get("data") == "real":
+            raise UsageError("--param data", "must be complex for complex A or B", "'real'", "Leave it out.")
         params.setdefault("data", "complex")
     return params
 

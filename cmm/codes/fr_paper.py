@@ -84,11 +84,19 @@ def source_combination(coded: Combination, parity: Array) -> Combination:
     return Combination.of(np.arange(chunks), dense)
 
 
+def _grid(text: str, grid: Grid) -> Grid:
+    try:
+        return Grid.parse(text)
+    except UsageError as error:
+        raise UsageError("--param outer", error.rule, error.value,
+                         f"Use for example outer={grid.m + PARITIES}x{grid.n + PARITIES}.") from None  # fmt: skip
+
+
 def read_outer(text: str | None, grid: Grid) -> tuple[int, int]:
     """(m̃, ñ) from `MxN`; two parities a side when not given. Raises UsageError when smaller than the grid."""
     if text is None:
         return grid.m + PARITIES, grid.n + PARITIES
-    outer = Grid.parse(text)
+    outer = _grid(text, grid)
     if outer.p != 1 or outer.m < grid.m or outer.n < grid.n:
         raise UsageError("--param outer", f"must be at least the grid {grid}", text,
                          f"Use for example outer={grid.m + PARITIES}x{grid.n + PARITIES}.")  # fmt: skip

@@ -64,9 +64,8 @@ class LubyTransform(Code):
         return Grid(max(1, min(limit * (params["rows"] or CHUNKS_PER_TASK), r)), 1)
 
     def _prepare(self) -> None:
-        self.refuse_split()
-        if self.grid.n != 1:
-            raise UsageError("--grid", "lt does not cut B (n must be 1)", self.grid,
+        if self.grid.n != 1 or self.grid.p != 1:
+            raise UsageError("--grid", "lt does not cut B, nor the shared dimension (n and p must be 1)", self.grid,
                              f"Use {self.grid.K}x1, or --code flt or sparse.")  # fmt: skip
         self.chunks = _rows(self.params["rows"], self.grid)
         self.omega = DegreeDistribution.parse(self.params["omega"], self.grid.m).restricted(self.grid.m, 1)

@@ -33,7 +33,7 @@ _NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"
 
 def read_nodes(text: str) -> str:
     """Check a kind of nodes or a list of real numbers."""
-    word = text.strip().lower()
+    word = re.sub(r"\s", "", text).lower()
     if word not in KINDS and not re.fullmatch(f"{_NUMBER}(,{_NUMBER})*", word):
         raise ValueError(f"Choose one of {', '.join(KINDS)}, or write numbers as in -0.9,-0.3,0.3,0.9.")
     numbers = [] if word in KINDS else [float(number) for number in word.split(",")]

@@ -23,12 +23,14 @@ import numpy as np
 from cmm.codes.base import Code, Threshold
 from cmm.codes.nodes import KINDS, NODE_PARAMETERS, halves, node_set
 from cmm.codes.sizes import squarest
+from cmm.core.errors import UsageError
 from cmm.core.grid import Grid
 from cmm.core.task import Assignment, Combination, IntArray
 from cmm.linalg.decoder import Decoder
 
 MOST_REAL = 12  # coefficients chosen by default with real nodes: an estimated error of about 1e-10 for K = 12
 MOST_CIRCLE = 64
+LARGEST_POWER = 1e100
 
 
 class NodeCode(Code):
@@ -78,6 +80,16 @@ class NodeCode(Code):
         self.nodes = node_set(self.P, self.params)
         self.complex_coefficients = self.params["nodes"] == "circle"
         self._e, self._f = self.exponents()
+        self._refuse_overflow()
+
+    def _refuse_overflow(self) -> None:
+        """Results must stay far from overflow, and coefficients from nothing at all."""
+        with np.errstate(over="ignore"):
+            largest = float((np.abs(self.nodes).max() or 1.0) ** (self._e.max() + self._f.max()))
+        if not largest < LARGEST_POWER:
+            raise UsageError("--param nodes", f"powers of the nodes must stay below {LARGEST_POWER:.0e}",
+                             f"{np.abs(self.nodes).max():g}^{self._e.max() + self._f.max()}",
+                             "Use nodes between -1 and 1.")  # fmt: skip
 
     def refuse_grid(self) -> None:
         """Raise UsageError for a grid that the code has no use for."""
@@ -112,6 +124,15 @@ class Polynomial(NodeCode):
     @classmethod
     def grid_of(cls, coefficients: int, s: int, r: int, t: int) -> Grid:
         return squarest(coefficients, r, t)
+
+    def _refuse_overflow(self) -> None:
+        """Results must stay far from overflow, and coefficients from nothing at all."""
+        with np.errstate(over="ignore"):
+            largest = float((np.abs(self.nodes).max() or 1.0) ** (self._e.max() + self._f.max()))
+        if not largest < LARGEST_POWER:
+            raise UsageError("--param nodes", f"powers of the nodes must stay below {LARGEST_POWER:.0e}",
+                             f"{np.abs(self.nodes).max():g}^{self._e.max() + self._f.max()}",
+                             "Use nodes between -1 and 1.")  # fmt: skip
 
     def refuse_grid(self) -> None:
         self.refuse_split("entangled")

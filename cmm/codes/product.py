@@ -41,7 +41,8 @@ def read_axes(text: str) -> str:
     """Check `(n,k)x(n,k)...` (also n:k); returns the form with colons, which no shell touches."""
     word = text.strip().lower()
     if not re.fullmatch(f"{_AXIS}(\\s*x\\s*{_AXIS})*", word):
-        raise ValueError("Write the (length, dimension) of every axis, as in 12:10x12:10 or (21,18)x(22,19)x(22,19).")
+        raise ValueError("Write the (length, dimension) of every axis, six digits at most, as in 12:10x12:10 or "
+                         "(21,18)x(22,19)x(22,19).")  # fmt: skip
     axes = axes_of(word)
     for length, dimension in axes:
         if not 1 <= dimension <= length:
@@ -79,17 +80,13 @@ class ProductCode(Code):
     @classmethod
     def default_tasks(cls, grid: Grid, params: Mapping[str, Any], workers: int, late: int) -> int:
         """All cells."""
-        return prod(n for n, _ in _axes(grid, params))
+        return prod(n for n, _ in _checked_axes(grid, params))
 
     def _prepare(self) -> None:
         self.refuse_split()
-        axes = _axes(self.grid, self.params)
+        axes = _checked_axes(self.grid, self.params)
         self.lines = LineCode(tuple(self._parity(axis, n, k) for axis, (n, k) in enumerate(axes)))
         self._split = _prefix(axes, self.grid.m)
-        if self._split is None or prod(k for _, k in axes) != self.grid.K:
-            raise UsageError("--param axes", f"dimensions of the first axes must multiply to m = {self.grid.m}, of the "
-                             f"others to n = {self.grid.n}", self.params["axes"],
-                             "Change --grid: for axes (21,18)x(22,19)x(22,19) it is 18x361 or 342x19.")  # fmt: skip
         cells = prod(self.lines.shape)
         if cells < self.P:
             raise UsageError("--tasks", f"must be at most {cells}, the cells of {_text(axes)}", self.P,
@@ -149,6 +146,16 @@ def lagrange(at: Array, to: Array) -> Array:
 
 def _axes(grid: Grid, params: Mapping[str, Any]) -> Axes:
     return default_axes(grid) if params["axes"] is None else axes_of(params["axes"])
+
+
+def _checked_axes(grid: Grid, params: Mapping[str, Any]) -> Axes:
+    """The axes. Raises UsageError when they do not fit the grid."""
+    axes = _axes(grid, params)
+    if _prefix(axes, grid.m) is None or prod(k for _, k in axes) != grid.K:
+        raise UsageError("--param axes", f"dimensions of the first axes must multiply to m = {grid.m}, of the others "
+                         f"to n = {grid.n}", params["axes"],
+                         "Change --grid: for axes (21,18)x(22,19)x(22,19) it is 18x361 or 342x19.")  # fmt: skip
+    return axes
 
 
 def _prefix(axes: Axes, m: int) -> int | None:

@@ -94,7 +94,7 @@ class Partition:
                                   (self.grid.p, self.s, "rows of A and B")):  # fmt: skip
             if parts > max(size, 1):
                 raise UsageError("--grid", f"must not cut {size} {what} into more than {max(size, 1)} parts",
-                                 self.grid, "Choose a smaller grid.")  # fmt: skip
+                                 self.grid, "Choose a smaller grid, or another code.")  # fmt: skip
 
     @cached_property
     def bounds_s(self) -> tuple[int, ...]:

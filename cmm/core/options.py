@@ -132,7 +132,7 @@ class OptionTable:
             if raw is None:
                 continue
             if option.kind == "params":
-                values[option.name] = dict(_read_pair(text) for text in raw)
+                values[option.name] = _read_pairs(raw)
             elif option.kind == "injections":
                 values[option.name] = tuple(Injection.parse(text) for text in raw)
             else:
@@ -291,6 +291,15 @@ def _read_pair(text: str) -> tuple[str, str]:
     if not equals or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", key):
         raise UsageError("--param", "must be KEY=VALUE", repr(text), "Use for example construction=systematic.")
     return key, value
+
+
+def _read_pairs(texts: Iterable[str]) -> dict[str, str]:
+    """Raises UsageError for a key that is given twice."""
+    found: dict[str, str] = {}
+    for key, value in map(_read_pair, texts):
+        if found.setdefault(key, value) != value:
+            raise UsageError(f"--param {key}", "must be given once", f"{found[key]!r} and {value!r}", "Choose one.")
+    return found
 
 
 def _read_grid(text: str, argument: str) -> Grid:

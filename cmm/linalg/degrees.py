@@ -199,12 +199,12 @@ def _equal_subsets(count: int, size: int, population: int, rng: np.random.Genera
 def _polynomial(text: str) -> dict[int, float]:
     table: dict[int, float] = {}
     for term in text.replace(" ", "").lower().replace("**", "^").split("+"):
-        match = re.fullmatch(r"(\d+(?:\.\d*)?(?:e-?\d+)?|\.\d+)\*?x(?:\^?(\d{1,7}))?", term)
+        match = re.fullmatch(r"(\d+(?:\.\d*)?(?:e-?\d+)?|\.\d+|)\*?x(?:\^?(\d{1,7}))?", term)
         if not match:
             raise UsageError("--param omega", "must be a polynomial like 0.013x+0.5x^2 or one of " + ", ".join(NAMES),
                              repr(text), f"The term {term!r} cannot be read.")  # fmt: skip
         degree = int(match[2] or 1)
-        table[degree] = table.get(degree, 0.0) + float(match[1])
+        table[degree] = table.get(degree, 0.0) + float(match[1] or 1)
     if abs(sum(table.values()) - 1) > 1e-3:
         raise UsageError("--param omega", "weights must sum to 1 within 0.001", f"{sum(table.values()):.6g}",
                          "Rescale them.")  # fmt: skip

@@ -160,5 +160,5 @@ def accuracy_lines(code: Code, shape: tuple[int, int, int], dtype: np.dtype[Any]
         last = max((d.enough for d in drawn if d.enough), key=lambda m: m.results)
         story.append(f"{last}: the job collects so many, blocks computed by the master among them")
     return [*(f"{'' if k else 'accuracy':11}{line}" for k, line in enumerate(story)),
-            f"{'':11}(the worst of {len(drawn)} drawn sets, {late}, random columns; error of C_ij relative to "
-            f"|A_i||B_j|, tolerance {tolerance:.0e})"]  # fmt: skip
+            f"{'':11}(the worst of {len(drawn)} drawn sets, {late}, random columns; a job may use more results; error "
+            f"of C_ij relative to |A_i||B_j|, tolerance {tolerance:.0e})"]  # fmt: skip

@@ -111,11 +111,14 @@ def _plan(spec: JobSpec, code: Code, partition: Partition, workers: int, sources
     who = f"{workers} (ranks 1 to {workers})" if workers else "none: a single rank, the master computes everything"
     given = " and ".join(dict.fromkeys(str(source.dtype) for source in sources))
     computed = "" if given == str(dtype) else f", computed in {dtype}"
-    flops = 2.0 * p.chunk_rows * p.block_rows * p.block_cols
+    products = max(sum(map(len, code.task(task).outputs)) for task in (0, code.P - 1))
+    flops = 2.0 * p.chunk_rows * p.block_rows * p.block_cols * products
     if code.dispatch == "oneshot":
         more = f"{code.P - threshold.results} results may stay away ({code.P / K - 1:.0%} redundancy)"
     elif code.repairs:
         more = "repairs are made on demand, for what is overdue or lost"
+    elif code.fixed_pool:
+        more = "what is overdue or lost is replaced by spare tasks, then computed by the master"
     else:
         more = "copies are sent on demand, for what is overdue or lost"
     return [
@@ -124,5 +127,6 @@ def _plan(spec: JobSpec, code: Code, partition: Partition, workers: int, sources
         f"code       {code.name}{params}, {code.dispatch}, seed {code.seed}",
         f"grid       {grid}: K = {K} blocks of at most {p.block_rows} x {p.block_cols}",
         f"tasks      P = {code.P} of {flops / 1e9:.3g} Gflop; {more}",
-        f"threshold  {threshold.results} results, {'always' if threshold.certain else 'typically'}",
+        f"threshold  {threshold.results} results, "
+        + ("always, but for rounding" if threshold.certain else "typically, of tasks in random order"),
     ]

@@ -10,7 +10,7 @@ import numpy as np
 
 from cmm.codes.base import Code
 from cmm.codes.defaults import build_code
-from cmm.core.errors import DataError, UnverifiedError, UsageError
+from cmm.core.errors import DataError, UnverifiedError
 from cmm.core.grid import Grid, Partition
 from cmm.core.rng import generator
 from cmm.core.task import Array
@@ -159,11 +159,9 @@ class Session:
         return look_at(a, self.dtype, self.options.op, scale=scale), look_at(b, self.dtype, scale=scale)
 
     def _integer_bound(self) -> int:
-        """No |C_ij| is larger. Raises DataError when float64 could round, UsageError for codes without integers."""
+        """No |C_ij| is larger. Raises DataError when float64 could round."""
         weights = self.code.integer_weights
-        if weights is None:
-            raise UsageError("--code", "must have integer coefficients for an exact product of integer matrices",
-                             repr(self.options.code), "Use fr or rkrp with coefficients=integers.")  # fmt: skip
+        assert weights is not None, "asked when the code was built"
         a, b = self.sources
         return check_bounds(IntegerRange.of(a), IntegerRange.of(b), *weights)
 

@@ -72,7 +72,8 @@ def add_monte_carlo(p: argparse.ArgumentParser, kind: str) -> None:
     p.add_argument("--decoder", action="append", choices=DECODERS, help="default: auto, the code's own")
     p.add_argument("--alpha", help="straggler fractions: A,B,… or FROM:TO:COUNT; N = P - alpha P "
                                    "(with --arrival systematic: the LOSS)")  # fmt: skip
-    p.add_argument("--results", help="N itself: 7060,6480 or K+6" if kind == "recovery" else argparse.SUPPRESS)
+    p.add_argument("--results", help="N itself: 7060,6480, K+6, or T (the recovery threshold)" if kind == "recovery"
+                   else argparse.SUPPRESS)  # fmt: skip
     p.add_argument("--trials", default="100", help="of every point (default 100)")
     p.add_argument("--errors", action=argparse.BooleanOptionalAction, default=True,
                    help="decode scalar blocks and compare (not with peeling; default)")  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from cmm.codes.fr_paper import read_outer
 from cmm.core.errors import UsageError
 from cmm.core.grid import Grid
 from cmm.simulate.design import EXCESS, Groups, Omega, design_groups, design_omega
@@ -34,6 +35,8 @@ def main(options: argparse.Namespace) -> None:
     tasks, seed = read_tasks(options.tasks), read_seed(options.seed)
     alpha, bound = read_number("--alpha", options.alpha), read_number("--bound", options.bound)
     systematic = options.construction == "systematic"
+    if systematic and options.outer is not None:
+        raise UsageError("--outer", "goes with --construction paper", options.outer, "Leave it out.")
     trials = read_count("--trials", options.trials or ("40" if systematic else "5"))
     if systematic:
         chosen, evidence = design_groups(grid, tasks, alpha, bound, trials, seed)
@@ -42,10 +45,7 @@ def main(options: argparse.Namespace) -> None:
         print(groups_table(evidence))
         print(f"\nuse  --code fr --param groups={chosen.parameter}")
         return
-    outer = None
-    if options.outer is not None:
-        shape = Grid.parse(options.outer)
-        outer = shape.m, shape.n
+    outer = read_outer(options.outer, grid)
     best, all_tried = design_omega(grid, tasks, alpha, outer, bound, trials, seed)
     print(f"FR as published, {grid} grid, K = {grid.K}, P = {tasks}, N = {tasks - round(alpha * tasks)}; uniform "
           f"over P, inactivation decoding, seed {seed}\n")  # fmt: skip

@@ -67,7 +67,7 @@ def read_specs(options: argparse.Namespace) -> list[Latency]:
     if len(parts) != 3:
         raise UsageError("--size", "must be SxRxT", repr(options.size), "For example 100000x100000x100000.")
     s, r, t = (int(read_number("--size", part, 1, whole=True)) for part in parts)
-    profile, tolerance = MachineProfile.named(options.profile), read_number("--tolerance", options.tolerance)
+    profile, tolerance = MachineProfile.named(options.profile), read_number("--tolerance", options.tolerance, 1e-300)
     counts = [read_count("--workers", text, MOST_WORKERS) for text in options.workers or ["1000"]]
     seed = read_seed(options.seed)
     return [

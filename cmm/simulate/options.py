@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from cmm.codes.defaults import check_code
 from cmm.core.errors import UsageError
 from cmm.core.grid import Grid
 from cmm.core.rules import LARGEST
@@ -55,15 +56,19 @@ def read_alphas(text: str) -> list[float]:
     return values
 
 
-def read_results(text: str, blocks: int) -> list[int]:
-    """`7060,6480` or `K+6,K+10`. Raises UsageError."""
+def read_results(text: str, code: CodeSpec) -> list[int]:
+    """`7060,6480`, `K+6,K+10` (K: blocks of C) or `T,T+1` (T: the code's recovery threshold). Raises UsageError."""
     found = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(?:(K)\s*(?:\+\s*(\d{1,9}))?|(\d{1,9}))\s*", part, re.IGNORECASE)
+        match = re.fullmatch(r"\s*(?:([KT])\s*(?:\+\s*(\d{1,9}))?|(\d{1,9}))\s*", part, re.IGNORECASE)
         if match is None:
-            raise UsageError("--results", "must be whole numbers, or K+ whole numbers", repr(text),
-                             "For example 7060,6480 or K+6.")  # fmt: skip
-        found.append(blocks + int(match[2] or 0) if match[1] else int(match[3]))
+            raise UsageError("--results", "must be whole numbers, or K or T (the recovery threshold) plus some",
+                             repr(text), "For example 7060,6480 or K+6 or T.")  # fmt: skip
+        if match[1]:
+            start = code.blocks if match[1].upper() == "K" else code.build(0).recovery_threshold.results
+            found.append(start + int(match[2] or 0))
+        else:
+            found.append(int(match[3]))
     return found
 
 
@@ -102,6 +107,7 @@ def experiments(kind: str, options: Any) -> list[Experiment]:
     found: list[Experiment] = []
     for text in options.code:
         code = CodeSpec.parse(text, options.grid, read_tasks(options.tasks))
+        check_code(code.name, Grid.parse(code.grid), code.tasks, code.dispatch, dict(code.params), 1)
         for arrival in arrivals(options):
             for decoder in options.decoder:
                 for results in points(kind, options, code, arrival):
@@ -131,7 +137,7 @@ def points(kind: str, options: Any, code: CodeSpec, arrival: Arrival) -> Sequenc
         if options.alpha is not None and arrival.kind != "systematic":
             raise UsageError("--alpha", "means N = P - alpha P, which --results gives already", repr(options.alpha),
                              "Give one of them.")  # fmt: skip
-        return read_results(options.results, Grid.parse(code.grid).K)
+        return read_results(options.results, code)
     if options.alpha is None or arrival.kind == "systematic":
         raise UsageError("--results", f"must be given for arrival {arrival.kind}", "nothing",
                          "Give --results N, or --alpha for models of P tasks.")  # fmt: skip

@@ -30,13 +30,13 @@ class CsvFile:
         ------
         DataError : a file of another kind, or a row that `take` refuses by ValueError, KeyError or TypeError
         OutputError : the file cannot be written
-        UsageError : a folder
+        UsageError : a folder, a pipe or a device
         """
         path = self.path
         if path is None:
             return
-        if path.is_dir():
-            raise UsageError(self.flag, "must be a file", f"the folder {path}", "Name a file in it.")
+        if path.exists() and not path.is_file():
+            raise UsageError(self.flag, "must be a regular file", f"{path}, which is none", "Name another file.")
         lines = self._lines(path)
         if not lines:
             self.append([self.columns])

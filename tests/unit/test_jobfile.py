@@ -276,6 +276,7 @@ def test_ranks_are_checked_against_the_world() -> None:
         (["--grid", "0x4"], "--grid", "at least 1"),
         (["--param", "x"], "--param", "KEY=VALUE"),
         (["--param", "=x"], "--param", "KEY=VALUE"),
+        (["--param", "loss=0.1", "--param", "loss=0.2"], "--param loss", "given once"),
         (["--timeline", "t.jpg"], "--timeline", ".png"),
         (["--overwrite=yes"], "--overwrite", "ignored explicit argument"),
         (["--workers", "3"], "--workers", "--dry-run only"),

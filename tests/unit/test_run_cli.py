@@ -221,6 +221,16 @@ def test_a_dry_run_of_integers_is_exact(inputs: Path) -> None:
     np.save(inputs / "I.npy", np.zeros((300, 200), dtype=np.int16))
     done = cmm_run("--a", "I.npy", "--b", "I.npy", *FILES[4:], "--dry-run", "--workers", "5", cwd=inputs)
     assert "accuracy   exact: integers in int64" in done.stdout
+    done = cmm_run("--a", "I.npy", "--b", "I.npy", *FILES[4:], "--dry-run", "--code", "rotation", cwd=inputs)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "--code: must have integer coefficients" in done.stderr
+
+
+def test_a_dry_run_counts_all_products_of_a_task(inputs: Path) -> None:
+    """fractional-repetition with P = 5 and one straggler: a task is 2/5 of the product."""
+    words = ("--code", "fractional-repetition", "--grid", "5x1", "--tasks", "5", "--param", "stragglers=1")
+    done = cmm_run(*FILES, *words, "--dry-run", "--workers", "5", cwd=inputs)
+    assert f"P = 5 of {2 * 300 * 200 * 150 / 1e9 * 2 / 5:.3g} Gflop" in done.stdout
 
 
 def test_a_dry_run_tells_what_a_checkpoint_takes_and_makes_none(inputs: Path) -> None:

@@ -44,6 +44,13 @@ def test_a_second_run_only_reads(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "x.csv").stat().st_size == size
 
 
+def test_results_may_count_from_the_recovery_threshold(capsys: pytest.CaptureFixture[str]) -> None:
+    """matdot has K = 1 block and needs 2p - 1 results."""
+    assert main(["recovery", "--code", "matdot", *QUICK, "--grid", "3x1x1", "--results", "T,T+1,K"]) == 0
+    found = [(line[5], line[7].split(" (")[0]) for line in rows(capsys.readouterr().out)[2:]]
+    assert found == [("5", "0 of 4"), ("6", "0 of 4"), ("1", "4 of 4")]
+
+
 def test_threshold_names_the_arrival_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["threshold", "--code", "fr:groups=2x2", "--arrival", "systematic", "--arrival", "ranks:6", "--alpha",
                  "0.1,0.2", *QUICK]) == 0  # fmt: skip
@@ -98,7 +105,15 @@ def test_design_prints_evidence_and_parameters(capsys: pytest.CaptureFixture[str
     (["latency", "--workers", "8", "--code", "matdot:grid=3x3"], "--grid"),
     (["latency", "--workers", "8", "--scheme", "fr:grid=30x30", "--size", "9x9x9"], "into more than 9 parts"),
     (["latency", "--workers", "8", "--model", "pareto:nan"], "finite"),
+    (["latency", "--workers", "8", "--scheme", "fr", "--tolerance", "0"], "--tolerance"),
+    (["recovery", "--code", "rkrp", "--tasks", "3", "--results", "K"], "--tasks: must be at least 16"),
+    (["recovery", "--code", "rkrp", "--results", "T-1"], "--results"),
     (["design", "--grid", "4x4", "--tasks", "1e12", "--alpha", "0.1"], "--tasks"),
+    (["design", "--grid", "8x8", "--tasks", "90", "--alpha", "0.1", "--construction", "paper", "--outer", "3x3"],
+     "outer: must be at least the grid 8x8"),
+    (["design", "--grid", "8x8", "--tasks", "90", "--alpha", "0.1", "--construction", "paper", "--outer", "ab"],
+     "outer: must be MxN"),
+    (["design", "--grid", "8x8", "--tasks", "90", "--alpha", "0.1", "--outer", "9x9"], "--construction paper"),
     ([], "COMMAND"),
 ])  # fmt: skip
 def test_bad_input_is_named(words: list[str], names: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +154,9 @@ def test_files_that_cannot_be_what_is_asked_for(words: list[str], tmp_path: Path
     binary.write_bytes(bytes(range(256)))
     other.write_text("a,b\n1,2\n")
     (tmp_path / "folder.png").mkdir()
-    cases = (("--csv", tmp_path, 64), ("--csv", binary, 65), ("--csv", other, 65), ("--csv", f"{missing}.csv", 73),
+    os.mkfifo(tmp_path / "pipe.csv")
+    cases = (("--csv", tmp_path, 64), ("--csv", tmp_path / "pipe.csv", 64), ("--csv", "/dev/full", 64),
+             ("--csv", binary, 65), ("--csv", other, 65), ("--csv", f"{missing}.csv", 73),
              ("--figure", f"{missing}.png", 73), ("--figure", tmp_path / "folder.png", 73))  # fmt: skip
     for flag, path, code in cases:
         assert main([*words, flag, str(path), "--no-progress"]) == code, (flag, path)
