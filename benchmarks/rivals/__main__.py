@@ -6,6 +6,9 @@
 
 Rows go to --out and are not run again when they are there. Systems that are not installed are left out, with the
 reason. docs/benchmarks.md says how to install the rivals and what is measured.
+
+Exit codes: 0 done (a system without C is a result), 64 usage, 65 bad data, 66 no such input, 73 cannot write,
+75 stopped: the same command goes on from --out.
 """
 
 from __future__ import annotations
@@ -22,12 +25,15 @@ from benchmarks.rivals.scenarios import SCENARIOS
 from benchmarks.rivals.systems import SYSTEMS
 from benchmarks.rivals.table import rivals_table
 from cmm.bench.measure import machine, scratch
-from cmm.bench.points import read_counts, split_list
+from cmm.bench.points import split_list
 from cmm.bench.statistics import finite
 from cmm.bench.store import Store
-from cmm.core.errors import CmmError, UsageError
-from cmm.core.grid import Grid
-from cmm.simulate.options import Parser, read_number
+from cmm.core.errors import CmmError, ExitCode, UsageError
+from cmm.core.grid import Grid, Partition
+from cmm.matrices.files import check_output
+from cmm.simulate.options import Parser, read_count, read_number
+
+MOST = 10**4  # workers, runs of each: a bound on what a typing error can start
 
 
 def main() -> int:
@@ -37,6 +43,9 @@ def main() -> int:
     except CmmError as error:
         print(f"benchmarks.rivals: {error}", file=sys.stderr)
         return int(error.exit_code)
+    except KeyboardInterrupt:
+        print("benchmarks.rivals: stopped; the same command goes on from here", file=sys.stderr)
+        return int(ExitCode.STOPPED)
 
 
 def arguments() -> argparse.Namespace:
@@ -65,12 +74,33 @@ def chosen(flag: str, text: str, known: Iterable[str]) -> list[str]:
     return names
 
 
+def grids_for(text: str, size: int) -> list[str]:
+    """Grids from a list, each with a row and a column of C at least in every block. Raises UsageError."""
+    grids = [Grid.parse(part) for part in split_list(text, "$^")]
+    for grid in grids:
+        Partition(grid, size, size, size)
+        if grid.p > 1:
+            raise UsageError("--grid", "must be MxN: the pools cut C only", str(grid), "Use for example 4x4.")
+    if not grids:
+        raise UsageError("--grid", "must name one at least", repr(text), "Use for example 4x4,8x8.")
+    return [str(grid) for grid in grids]
+
+
+def check_out(path: Path | None) -> None:
+    """Judge before the first run whether the rows can be written. Raises UsageError or OutputError."""
+    if path is None:
+        return
+    if path.suffix == ".json":
+        raise UsageError("--out", "must not end in .json, which is for the JSON", str(path), "Use rivals.csv, say.")
+    check_output(path, overwrite=True, argument="--out", matrix=False)
+
+
 def rivals(options: argparse.Namespace) -> int:
-    size = read_counts("--size", options.size)[0]
-    workers = read_counts("--workers", options.workers)[0]
-    repeats = int(read_number("--repeat", options.repeat, 1, whole=True))
+    size, workers = read_count("--size", options.size), read_count("--workers", options.workers, MOST)
+    repeats = read_count("--repeat", options.repeat, MOST)
     limit = read_number("--limit", options.limit, 1)
-    grids = [str(Grid.parse(text)) for text in split_list(options.grid, "$^")]
+    grids = grids_for(options.grid, size)
+    check_out(options.out)
     systems = [SYSTEMS[name] for name in chosen("--system", options.system, SYSTEMS)]
     scenarios = [SCENARIOS[name] for name in chosen("--scenario", options.scenario, SCENARIOS)]
     absent = {system.name: reason for system in systems if (reason := system.missing())}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cmm.bench.processes import ONE_THREAD, launcher
+from cmm.core.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = "benchmarks.rivals.programs"
@@ -62,6 +63,16 @@ class System:
     start: Callable[[Case], Start]
     missing: Callable[[], str] = lambda: ""
     tasks: bool = True
+
+
+@functools.cache
+def _no_launcher() -> str:
+    """Why no ranks can be started here; empty when they can."""
+    try:
+        launcher(2)
+    except UsageError as error:
+        return f"there is no mpirun: {error.value}"
+    return ""
 
 
 # ---- cmm ---------------------------------------------------------------------------------------------------------
@@ -179,13 +190,14 @@ SYSTEMS = {
                lambda: _no_package("pylops_mpi"), tasks=False),
         System("dask", "A and B on a disk that all workers see; a scheduler", _dask,
                lambda: _no_package("distributed")),
-        System("pool", "A and B on a disk that all workers see; every worker's answer", _pool()),
-        System("pool+copies", "A and B on a disk that all workers see", _pool("--copies")),
+        System("pool", "A and B on a disk that all workers see; every worker's answer", _pool(), _no_launcher),
+        System("pool+copies", "A and B on a disk that all workers see", _pool("--copies"), _no_launcher),
         System("pool+copies+abort", "the same, and a launcher that lets an abort pass for success",
-               _pool("--copies", "--abort")),
-        System("pool+copies+ulfm", "the same without abort, and an MPI with ULFM", _pool("--copies", ulfm=True)),
-        System("uncoded", "A and B on rank 0; a worker only its task", _cmm("uncoded")),
-        System("replication", "A and B on rank 0; a worker only its task", _cmm("replication")),
-        System("fr", "A and B on rank 0; a worker only its task", _cmm("fr")),
+               _pool("--copies", "--abort"), _no_launcher),
+        System("pool+copies+ulfm", "the same without abort, and an MPI with ULFM",
+               _pool("--copies", ulfm=True), _no_launcher),
+        System("uncoded", "A and B on rank 0; a worker only its task", _cmm("uncoded"), _no_launcher),
+        System("replication", "A and B on rank 0; a worker only its task", _cmm("replication"), _no_launcher),
+        System("fr", "A and B on rank 0; a worker only its task", _cmm("fr"), _no_launcher),
     )
 }  # fmt: skip

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cmm.bench.points import (
@@ -21,12 +22,16 @@ from cmm.bench.points import (
     split_list,
     split_schemes,
 )
-from cmm.core.errors import CmmError, ExitCode, UsageError
-from cmm.matrices.files import write_atomic
+from cmm.bench.store import Store
+from cmm.core.errors import CmmError, DataError, ExitCode, Refusal, UsageError
+from cmm.matrices.files import check_output, write_atomic
 from cmm.runtime import launch
-from cmm.simulate.figures import check_path
-from cmm.simulate.options import Parser, read_number
+from cmm.simulate.figures import check_path, new_figure
+from cmm.simulate.options import Parser, read_count, read_number
 from cmm.simulate.profile import MachineProfile
+
+# Bounds on what a typing error can start: of a range of ranks, runs of each case, simulated workers, a side.
+MOST_RANKS, MOST_RUNS, MOST_WORKERS, MOST_SIDE = 10**4, 10**4, 10**6, 10**6
 
 EXAMPLES = """\
 examples:
@@ -36,8 +41,8 @@ examples:
   python -m cmm.bench profile --out profile.json
   python -m cmm.bench plot scaling.csv --profile profile.json --continue 1000 --figure scaling.png
   python -m cmm.bench overheads
-Exit codes: 0 every run gave a verified C, 3 one did not, 64 usage, 65 bad data, 73 cannot write, 75 stopped: the same
-command goes on from --out."""
+Exit codes: 0 every run gave a verified C, 3 one did not (the same command runs it again), 64 usage, 65 bad data, 66 no
+such input, 70 no messages could be measured, 73 cannot write, 75 stopped: the same command goes on from --out."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,6 +84,35 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def typed(names: Mapping[str, str]) -> Iterator[None]:
+    """Refusals of what has flags of other names, in the names that the user typed."""
+    try:
+        yield
+    except Refusal as error:
+        raise type(error)(names.get(error.argument, error.argument), error.rule, error.value, error.remedy) from None
+
+
+def check_figure(path: Path | None, flag: str) -> None:
+    """Judge before a long run whether a figure can be drawn. Raises UsageError."""
+    if path is None:
+        return
+    check_path(path, flag)
+    with typed({"--figure": flag}):
+        new_figure(path, 1)
+
+
+def check_out(path: Path | None) -> None:
+    """Judge before a long run whether a file can be written. Raises OutputError."""
+    if path is not None:
+        check_output(path, overwrite=True, argument="--out", matrix=False)
+
+
+def read_store(path: Path | None, argument: str = "--out", update: bool = True) -> Store[Run]:
+    """The rows of a CSV file; one that did not pass is not done."""
+    return Store(Run, lambda run: run.key, path, done=lambda run: run.passed, argument=argument, update=update)
+
+
 # ---- sweep -------------------------------------------------------------------------------------------------------
 
 
@@ -95,8 +129,8 @@ def _add_sweep(p: argparse.ArgumentParser) -> None:
                    "grows with the workers, as many products each")  # fmt: skip
     p.add_argument("--repeat", default="5", help="runs of each (default 5)")
     p.add_argument("--limit", default="600", help="seconds a run may take (default 600)")
-    p.add_argument("--out", type=Path, required=True, metavar="FILE.csv", help="a row a run; rows that are there are "
-                   "not run again. Medians and the environment go beside it, as FILE.json")  # fmt: skip
+    p.add_argument("--out", type=Path, required=True, metavar="FILE.csv", help="a row a run; what is there is not "
+                   "run again unless it failed. Medians and the environment go beside it, as FILE.json")  # fmt: skip
     p.add_argument("--array", metavar="I/N", help="only every N-th case, from the I-th (from 0), into FILE.I-of-N.csv")
     p.add_argument("--plot", type=Path, metavar="FIGURE", help="draw what was measured")
     p.add_argument("--json", action="store_true", help="print JSON in place of a table")
@@ -110,8 +144,15 @@ def wanted_points(options: argparse.Namespace) -> list[Point]:
     if not set(scalings) <= {"strong", "weak"}:
         raise UsageError("--scaling", "must be strong or weak", repr(options.scaling), "Choose one of them, or both.")
     injections = [part for text in options.inject or ["none"] for part in split_injections(text)]
-    return points(Wanted(read_ranks(options.ranks), read_sizes(options.size), split_schemes(options.code), injections,
-                         split_list(options.grid, "$^"), split_list(options.redundancy, "$^"), scalings))  # fmt: skip
+    schemes, grids = split_schemes(options.code), split_list(options.grid, "$^")
+    redundancies = split_list(options.redundancy, "$^")
+    lists = {"--scaling": scalings, "--inject": injections, "--code": schemes, "--grid": grids,
+             "--redundancy": redundancies}  # fmt: skip
+    for flag in (flag for flag, found in lists.items() if not found):
+        raise UsageError(flag, "must name one at least", "nothing", f"Leave {flag} out for the default.")
+    with typed({"--scheme": "--code"}):
+        return points(Wanted(read_ranks(options.ranks), read_sizes(options.size), schemes, injections, grids,
+                             redundancies, scalings))  # fmt: skip
 
 
 def read_ranks(text: str) -> list[int]:
@@ -119,9 +160,10 @@ def read_ranks(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         ends = [read_counts("--ranks", end)[0] for end in part.split("-")]
+        if len(ends) > 2 or ends[0] > ends[-1] or ends[-1] - ends[0] > MOST_RANKS:
+            raise UsageError("--ranks", f"must be numbers, or ranges that rise by at most {MOST_RANKS}", repr(text),
+                             "For example 2,4,6 or 1-8.")  # fmt: skip
         found += range(ends[0], ends[-1] + 1)
-    if not found or len(found) > 10**4:
-        raise UsageError("--ranks", "must be numbers or ranges", repr(text), "For example 2,4,6 or 1-8.")
     return list(dict.fromkeys(found))
 
 
@@ -129,14 +171,16 @@ def sweep_command(options: argparse.Namespace) -> ExitCode:
     """Run what is missing, print the table, write the summary."""
     from cmm.bench.measure import Bench, machine, scratch, sweep
     from cmm.bench.statistics import failures, summary, sweep_table
-    from cmm.bench.store import Store
 
-    check_path(options.plot)
+    check_figure(options.plot, "--plot")
     chosen = list(share(wanted_points(options), options.array))
-    repeats = int(read_number("--repeat", options.repeat, 1, whole=True))
+    repeats = read_count("--repeat", options.repeat, MOST_RUNS)
     limit = read_number("--limit", options.limit, 1)
     out = array_path(options.out, options.array)
-    store: Store[Run] = Store(Run, lambda run: run.key, out)
+    check_out(out)
+    if out.suffix == ".json":
+        raise UsageError("--out", "must not end in .json, where the medians go", str(out), "Use results.csv, say.")
+    store = read_store(out)
     environment = machine()
     with scratch(options.scratch) as folder:
         bench = Bench(folder, options.launcher, limit)
@@ -149,7 +193,11 @@ def sweep_command(options: argparse.Namespace) -> ExitCode:
     if options.plot is not None:
         from cmm.bench.figures import draw
 
-        draw(runs, options.plot, None, 0)
+        try:
+            with typed({"--figure": "--plot"}):
+                draw(runs, options.plot, None, 0)
+        except DataError as error:  # the rows are there; what is wrong with them the table says
+            _say(f"cmm.bench: nothing to draw: {error.rule}; got {error.value}")
     return ExitCode.UNVERIFIED if failures(runs) else ExitCode.COMPLETE
 
 
@@ -180,7 +228,8 @@ def profile_command(options: argparse.Namespace) -> ExitCode:
     from cmm.bench.machine import measure, profile_lines, to_json
     from cmm.bench.measure import scratch
 
-    size = int(read_number("--size", options.size, 16, whole=True))
+    size = int(read_number("--size", options.size, 16, whole=True, most=MOST_SIDE))
+    check_out(options.out)
     with scratch(options.scratch) as folder:
         profile, more = measure(folder, options.launcher, size, options.name or socket.gethostname())
     if options.out is not None:
@@ -206,11 +255,11 @@ def overheads_command(options: argparse.Namespace) -> ExitCode:
     from cmm.bench.measure import Bench, scratch, sweep
     from cmm.bench.overheads import cases, fits, overheads_table
     from cmm.bench.statistics import failures, finite
-    from cmm.bench.store import Store
 
-    size = int(read_number("--size", options.size, 64, whole=True))
-    repeats = int(read_number("--repeat", options.repeat, 1, whole=True))
-    store: Store[Run] = Store(Run, lambda run: run.key, options.out)
+    size = int(read_number("--size", options.size, 64, whole=True, most=MOST_SIDE))
+    repeats = read_count("--repeat", options.repeat, MOST_RUNS)
+    check_out(options.out)
+    store = read_store(options.out)
     chosen = cases(size)
     wanted = list(dict.fromkeys(case.point for case in chosen))
     with scratch(options.scratch) as folder:
@@ -238,16 +287,13 @@ def _add_plot(p: argparse.ArgumentParser) -> None:
 def plot_command(options: argparse.Namespace) -> ExitCode:
     """Draw."""
     from cmm.bench.figures import draw
-    from cmm.bench.store import Store
 
-    check_path(options.figure)
+    check_figure(options.figure, "--figure")
     profile = None if options.profile is None else MachineProfile.named(options.profile)
-    most = int(read_number("--continue", options.most, 1, whole=True))
+    most = read_count("--continue", options.most, MOST_WORKERS)
     runs: dict[object, Run] = {}
     for path in options.csv:
-        if not path.exists():
-            raise UsageError("FILE.csv", "must be a file of cmm.bench sweep", str(path), "Name one that exists.")
-        store: Store[Run] = Store(Run, lambda run: run.key, path)
-        runs |= store.rows
+        found = read_store(path, "FILE.csv", update=False).rows
+        runs |= {key: run for key, run in found.items() if run.passed}
     draw(list(runs.values()), options.figure, profile, most)
     return ExitCode.COMPLETE

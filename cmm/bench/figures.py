@@ -15,7 +15,7 @@ import numpy as np
 
 from cmm.bench.points import PHASES, Point, Run, grouped, weak_size
 from cmm.bench.statistics import Spread
-from cmm.core.errors import UsageError
+from cmm.core.errors import DataError
 from cmm.simulate.figures import MARKERS, new_figure, save
 from cmm.simulate.latency import Latency, run_latency
 from cmm.simulate.profile import MachineProfile
@@ -33,12 +33,14 @@ def draw(runs: Sequence[Run], path: Path, profile: MachineProfile | None, most: 
 
     Raises
     ------
-    UsageError : nothing to draw, no Matplotlib, or a format that is not known
+    DataError : nothing to draw
+    UsageError : no Matplotlib, or a format that is not known
     """
     good = [run for run in runs if run.passed]
     panels = [panel for panel in (_strong, _weak, _stragglers, _shares) if panel(None, good, profile, most)]
     if not panels:
-        raise UsageError("FILE.csv", "must hold runs that passed", "none", "Run a sweep first.")
+        raise DataError("FILE.csv", "must hold runs that passed, of two ranks or more", f"{len(good)} that passed, of "
+                        "one rank" if good else "none", "Run a sweep of more ranks first.")  # fmt: skip
     figure, axes = new_figure(path, len(panels), columns=2)
     for panel, ax in zip(panels, axes, strict=True):
         panel(ax, good, profile, most)

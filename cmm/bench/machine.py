@@ -50,7 +50,9 @@ def measure(folder: Path, given: str | None, size: int, name: str) -> tuple[Mach
     Raises
     ------
     InternalError : no messages could be measured
+    UsageError : a launcher that cannot be started
     """
+    launcher(2, given)
     one = gemm(size, 1)
     cores = len(os.sched_getaffinity(0))
     messages = pingpong(given)

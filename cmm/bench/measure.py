@@ -46,16 +46,28 @@ class Bench:
         """A standard normal float64 matrix, written once. Raises OutputError."""
         path = self.folder / f"{name}-{rows}x{columns}.npy"
         if not path.exists():
-            need = rows * columns * 8
-            free = shutil.disk_usage(self.folder).free
-            if need > free:
-                raise OutputError("--scratch", f"needs {need / 1e9:.3g} GB", f"{free / 1e9:.3g} GB in {self.folder}",
-                                  "Name another folder, or a smaller size.")  # fmt: skip
+            self._check_room(8 * rows * columns)
             rng = generator(self.seed, "bench", name)
             with open(path.with_suffix(".part"), "wb") as file:
                 write_array(file, rng.standard_normal((rows, columns)))
             path.with_suffix(".part").rename(path)
         return path
+
+    def check(self, wanted: Iterable[Point]) -> None:
+        """Raise OutputError where the scratch folder has no room for what these points need, UsageError for a launcher
+        that cannot be started."""
+        wanted = list(wanted)
+        sides = {("A", point.s, point.r) for point in wanted} | {("B", point.s, point.t) for point in wanted}
+        largest = max((point.r * point.t for point in wanted), default=0)
+        need = 8 * (sum(rows * columns for _, rows, columns in sides) + 2 * largest)  # C, and C being replaced
+        self._check_room(need)
+        launcher(max((point.ranks for point in wanted), default=1), self.given)
+
+    def _check_room(self, need: int) -> None:
+        free = shutil.disk_usage(self.folder).free
+        if need > free:
+            raise OutputError("--scratch", f"needs {need / 1e9:.3g} GB", f"{free / 1e9:.3g} GB in {self.folder}",
+                              "Name another folder, or a smaller size.")  # fmt: skip
 
     def job(self, point: Point, repeat: int) -> Run:
         """Run it; what goes wrong is in the row."""
@@ -98,12 +110,19 @@ def scratch(folder: Path | None) -> Iterator[Path]:
 
 def sweep(bench: Bench, wanted: Iterable[Point], repeats: int, store: Store[Run],
           said: Callable[[str], None]) -> list[Run]:  # fmt: skip
-    """Run what is missing, round by round, so that a machine that drifts drifts under all points alike.
+    """Run what is missing, or failed before, round by round, so that a machine that drifts drifts under all points
+    alike. Returns the rows of the wanted points.
 
-    Returns the rows of the wanted points.
+    Raises
+    ------
+    CmmError : what `Bench.check` finds, before the first run
     """
     chosen = list(wanted)
+    bench.check(chosen)
     left = [(point, repeat) for repeat in range(repeats) for point in chosen if (point, repeat) not in store]
+    again = sum(key in store.rows for key in left)
+    if again:
+        said(f"cmm: {again} run{'s' if again > 1 else ''} that failed before {'are' if again > 1 else 'is'} run again")
     for number, (point, repeat) in enumerate(left, start=1):
         row = bench.job(point, repeat)
         store.add(row)

@@ -11,12 +11,13 @@ from itertools import product
 
 from cmm.codes.defaults import choose
 from cmm.codes.registry import check_name
-from cmm.core.errors import UsageError
+from cmm.core.errors import Refusal, UsageError
 from cmm.core.grid import Grid
+from cmm.core.jobfile import parse
 from cmm.core.rules import read_float, read_int
-from cmm.core.spec import Injection
+from cmm.core.spec import Injection, check_ranks
 from cmm.runtime.report import Record, Status
-from cmm.simulate.latency import split_scheme
+from cmm.simulate.latency import Latency, split_scheme
 
 PHASES = ("read", "scale", "encode", "send", "compute", "wait", "decode", "verify", "write")
 
@@ -82,6 +83,7 @@ class Run:
     total : of the report: with leaving, which waits a moment for workers that do not answer
     command : of the launcher, start and end of the ranks included
     gflops : 2srt / time
+    time, gflops, load : nan where there is no C
     check : PASSED, FAILED, or "not checked"
     load : share of `time` that the master was not waiting
     remark : why it failed
@@ -153,7 +155,8 @@ def time_to_c(record: Record) -> float:
 def run_of(point: Point, repeat: int, record: Record, command: float) -> Run:
     """The row of a job that has written its report."""
     seconds, used, counts = record.seconds, record.decoding, record.counts
-    time = time_to_c(record)
+    complete = record.outcome.value == "complete"
+    time = time_to_c(record) if complete else math.nan
     verdict = {True: "PASSED", False: "FAILED", None: "not checked"}[record.verification.passed]
     residual = record.verification.residual
     late = [f"{worker.rank} {worker.status.value}" for worker in record.workers if worker.status is not Status.OK]
@@ -163,7 +166,7 @@ def run_of(point: Point, repeat: int, record: Record, command: float) -> Run:
         time=time, total=seconds.total, command=command, gflops=point.flops / time / 1e9,
         **{name: float(getattr(seconds, name)) for name in PHASES},
         load=1 - seconds.wait / time, residual=math.nan if residual is None else residual,
-        check=verdict if record.outcome.value == "complete" else "FAILED", outcome=record.outcome.value,
+        check=verdict if complete else "FAILED", outcome=record.outcome.value,
         missing=used.missing_blocks, block_operations=used.block_operations, tasks_sent=counts.tasks_sent,
         repairs=counts.repairs, copies=counts.copies, bytes_sent=record.bytes_sent,
         bytes_received=record.bytes_received, late=", ".join(late), remark=record.message,
@@ -236,17 +239,50 @@ class Wanted:
 
 
 def points(wanted: Wanted) -> list[Point]:
-    """Every combination, once. Raises UsageError for what cannot be run."""
+    """Every combination, once. Raises UsageError for what a job would refuse before it computes."""
     found: dict[Point, None] = {}
+    for grid in (grid for grid in wanted.grids if grid != "auto"):
+        Grid.parse(grid)
+    for redundancy in (text for text in wanted.redundancies if text != "auto"):
+        _ratio(redundancy)
     lists = (wanted.scalings, wanted.sizes, wanted.ranks, wanted.schemes, wanted.grids, wanted.redundancies,
              wanted.injections)  # fmt: skip
     for scaling, base, ranks, scheme, grid, redundancy, inject in product(*lists):
         weak = scaling == "weak"
         s, r, t = weak_size(base, max(1, ranks - 1)) if weak else base
         label = f"weak:{'x'.join(map(str, base))}" if weak else "strong"
-        full = _with_sizes(scheme, grid, redundancy, max(1, ranks - 1), (s, r, t))
-        found[Point(ranks, s, r, t, full, inject, label)] = None
+        try:
+            full = _with_sizes(scheme, grid, redundancy, max(1, ranks - 1), (s, r, t))
+            point = Point(ranks, s, r, t, full, inject, label)
+            if point not in found:
+                judge(point)
+        except Refusal as error:
+            raise _as_typed(error, scheme, redundancy) from None
+        found[point] = None
     return list(found)
+
+
+def judge(point: Point) -> None:
+    """Raise the UsageError with which the job would end before it computes; by the parsers and codes of the job."""
+    spec = parse(["--a", "A.npy", "--b", "B.npy", "--out", "C.npy", *point.flags()]).spec
+    assert spec is not None
+    check_ranks(spec.inject, point.ranks - 1)
+    Latency(point.scheme, point.workers, "none", (point.s, point.r, point.t)).build(0)
+
+
+def _as_typed(error: Refusal, scheme: str, redundancy: str) -> UsageError:
+    """The refusal in the name of the flag of cmm.bench that the value came from."""
+    params = split_scheme(scheme)[2]
+    if error.argument == "--inject" and "smaller rank" in error.remedy:
+        return UsageError("--inject", error.rule, error.value, "Name a smaller rank, or give larger --ranks only.")
+    if error.argument in ("--inject", "--redundancy") or (error.argument == "--grid" and "grid" not in params):
+        return UsageError(error.argument, error.rule, error.value, error.remedy)
+    if error.argument == "--tasks" and "tasks" not in params and redundancy != "auto":
+        return UsageError("--redundancy", f"P {error.rule}", f"{redundancy}, P = {error.value}",
+                          "Use a larger one, or a smaller grid.")  # fmt: skip
+    remedy = error.remedy.replace("--tasks ", "tasks=").replace("--grid", "grid")
+    return UsageError("--code", f"{error.argument.removeprefix('--')} {error.rule}", f"{error.value} in {scheme!r}",
+                      remedy)  # fmt: skip
 
 
 def _with_sizes(scheme: str, grid: str, redundancy: str, workers: int, size: tuple[int, int, int]) -> str:

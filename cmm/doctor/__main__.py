@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -10,10 +9,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from cmm.core.errors import ExitCode
+from cmm.core.errors import ExitCode, UsageError
+from cmm.core.options import Parser
 from cmm.doctor import launching, site
 from cmm.doctor.findings import Finding, as_mapping, healthy, lines
-from cmm.runtime.launch import SILENT_WAIT, Launch, detect
+from cmm.runtime.launch import SILENT_WAIT, Launch, detect, say
 
 EPILOG = """\
 Exit codes: 0 nothing has to be changed, 1 something has to, 64 usage. Alone it starts two ranks with the mpirun that it
@@ -22,14 +22,18 @@ finds; under a launcher (mpirun -n 4 python -m cmm.doctor) it looks at the world
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Examine and say what is found; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m cmm.doctor", description="Check MPI, launcher, BLAS, memory and "
-                                     "scratch of this site.", epilog=EPILOG, allow_abbrev=False)  # fmt: skip
+    parser = Parser(prog="python -m cmm.doctor", description="Check MPI, launcher, BLAS, memory and scratch of this "
+                    "site.", epilog=EPILOG, allow_abbrev=False)  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
+    launch = detect()
     try:
         given = parser.parse_args(argv)
-    except SystemExit as stop:
-        return int(ExitCode.USAGE if stop.code else ExitCode.COMPLETE)
-    launch = detect()
+    except SystemExit:  # --help
+        return int(ExitCode.COMPLETE)
+    except UsageError as error:
+        if launch.first:
+            say(f"cmm.doctor: {error}")
+        return int(error.exit_code)
     ranked = launch.size is not None and launch.size > 1
     findings = _under_launcher(launch) if ranked else _alone()
     if findings is None:

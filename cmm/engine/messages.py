@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from cmm.engine.policy import Policy, Status, Worker
+from cmm.core.errors import Status
+from cmm.engine.policy import Policy, Worker
 
 SHOWN = 20  # numbers listed before "and n more"
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Protocol
 
-from cmm.core.errors import UsageError
+from cmm.core.errors import Status, UsageError
 from cmm.engine.stragglers import Health, Rule
 
 
@@ -63,15 +62,6 @@ class Judge(Protocol):
 
     def acceptable(self) -> bool:
         """Whether the present plan meets the tolerance."""
-
-
-class Status(str, Enum):
-    """A worker as the report shows it."""
-
-    OK = "ok"
-    STRAGGLER = "straggler"
-    LOST = "lost"
-    REJECTED = "rejected"
 
 
 @dataclass(eq=False, slots=True)

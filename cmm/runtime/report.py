@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import cmm
-from cmm.core.errors import DataError, ExitCode, InputMissingError, Outcome
+from cmm.core.errors import DataError, ExitCode, InputMissingError, Outcome, Status
 from cmm.runtime.surroundings import environment, peak_memory
 
 __all__ = ["CheckpointUsed", "CodeUsed", "Counts", "Decoding", "Event", "Problem", "Record", "Seconds", "Status",
@@ -35,15 +35,6 @@ MOST_EVENTS = 50_000  # kept for the timeline; the rest is only counted
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-class Status(str, Enum):
-    """What became of a worker."""
-
-    OK = "ok"
-    STRAGGLER = "straggler"  # overdue at least once
-    LOST = "lost"  # dead, or silent to the end
-    REJECTED = "rejected"  # retired because results failed their check
 
 
 @dataclass
@@ -355,8 +346,8 @@ def _code_line(record: Record) -> str:
     params = "".join(f" {key}={value}" for key, value in code.params.items() if value is not None)
     text = f"code     {code.name}{params}, {code.dispatch}, grid {code.grid}: K = {code.K} blocks"
     if used.results_used:
-        there_is_c = record.outcome in (Outcome.COMPLETE, Outcome.UNVERIFIED)
-        done = "decoded from N =" if there_is_c else "not decoded; accepted"
+        there = record.outcome in (Outcome.COMPLETE, Outcome.UNVERIFIED)
+        done = "decoded from N =" if there else "not decoded; accepted"
         text += f", {done} {used.results_used} results of {len(record.workers)} workers"
     return text
 

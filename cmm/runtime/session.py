@@ -31,7 +31,7 @@ from cmm.runtime.judge import DEFAULT_TOLERANCE, MAX_EXTRA, TolerancePlanner
 from cmm.runtime.link import MasterLink
 from cmm.runtime.master import Master
 from cmm.runtime.records import Saved, same_task
-from cmm.runtime.report import CodeUsed, Problem, Record, Status
+from cmm.runtime.report import CodeUsed, Problem, Record
 from cmm.verify.freivalds import ResultCheck
 from cmm.verify.product import check_product
 
@@ -281,7 +281,7 @@ class Session:
         master.unanswered()
         for rank, status in coordinator.statuses().items():
             entry = record.worker(rank)
-            entry.status = Status(status.value)
+            entry.status = status
             entry.host = self.link.hosts[rank] if self.link else ""
             entry.reason = coordinator.workers[rank].reason
         decoding, counts = record.decoding, record.counts

@@ -270,7 +270,7 @@ class LatencyStore:
     def add(self, row: LatencyRow) -> None:
         """Take in a row and append it."""
         if self._accept(row):
-            self._file.append([row.to_row()])
+            self._file.append(row.to_row())
 
     def _accept(self, row: LatencyRow) -> bool:
         return self.rows.setdefault((row.spec.key, row.trial), row) is row

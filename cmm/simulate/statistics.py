@@ -216,7 +216,7 @@ class Store:
     def add(self, batch: Batch) -> None:
         """Take in a batch and append its row."""
         if self._accept(batch):
-            self._file.append([batch.to_row()])
+            self._file.append(batch.to_row())
 
     def total(self, experiment: Experiment, trials: int | None = None) -> Stats:
         """All trials of an experiment added up (`trials`: only batches within the first so many)."""

@@ -19,52 +19,7 @@ from cmm.core.errors import UsageError
 from cmm.core.jobfile import TABLE, parse
 from cmm.core.options import Option, Parser
 from cmm.core.spec import JobSpec, flag, split_member
-
-LAUNCHERS = {
-    "mpirun": "Open MPI's mpirun inside the allocation",
-    "mpiexec": "MPICH's mpiexec inside the allocation",
-    "srun-pmi2": "MPICH with srun --mpi=pmi2",
-    "srun-pmix": "Open MPI with srun --mpi=pmix",
-}
-MOST_TASKS = 1000  # of an array: Slurm's own limit where the site has not set one
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What a text must match, entirely, and what is said otherwise."""
-
-    pattern: str
-    says: str
-    remedy: str
-
-    def check(self, argument: str, text: str) -> str:
-        """The text. Raises UsageError."""
-        if not re.fullmatch(self.pattern, text, re.ASCII):
-            raise UsageError(argument, self.says, repr(text), self.remedy)
-        return text
-
-
-_NAME = Rule(r"[A-Za-z0-9_.,+@-]+", "must be letters, digits and . , _ + @ -", "Use the name that Slurm shows (sinfo).")
-_PATH = Rule(r"[^\x00-\x1f\x7f]+", "must be a path without control characters", "Rename the file or folder.")
-RULES = {
-    "nodes": Rule(r"[1-9]\d{0,4}", "must be a whole number from 1", "Use for example 4."),
-    "tasks_per_node": Rule(r"[1-9]\d{0,3}", "must be a whole number from 1",
-                           "One rank per core, or fewer with more threads (--cpus-per-task)."),
-    "cpus_per_task": Rule(r"[1-9]\d{0,3}", "must be a whole number from 1", "Every rank gets as many BLAS threads."),
-    "time": Rule(r"\d+(:\d{1,2}){0,2}|\d+-\d+(:\d{1,2}){0,2}", "must be a time limit of Slurm",
-                 "Use HOURS:MINUTES:SECONDS, MINUTES, or DAYS-HOURS."),
-    "mem": Rule(r"[1-9]\d*[KMGT]?(,[1-9]\d*[KMGT]?)?", "must be an amount of memory per node",
-                "Use for example 16G, or 900M; with --master-apart also 64G,16G."),
-    "warn": Rule(r"[1-9]\d{0,4}", "must be a whole number of seconds from 1",
-                 "Slurm looks every 30 s; use 120 or more where the checkpoint is large."),
-    "partition": _NAME, "account": _NAME, "qos": _NAME, "name": _NAME,
-    "constraint": Rule(r"[A-Za-z0-9_.,&|*()\[\]-]+", "must be an expression of features", "Use for example 'a|b'."),
-    "module": Rule(r"[A-Za-z0-9_.][A-Za-z0-9_./+=@-]*", "must be the name of a module", "See module avail."),
-    "sbatch": Rule(r"--[a-z][a-z-]*(=[A-Za-z0-9_.,:%@+*&|()\[\]/-]+)?", "must be an option of sbatch, --NAME or "
-                   "--NAME=VALUE without spaces", "Write --sbatch=--exclusive."),
-    "log": Rule(r"[A-Za-z0-9_.%/+@-]+", "must be letters, digits and . _ % / + @ -", "Use for example %x-%j.out."),
-    "venv": _PATH, "checkpoint": _PATH, "o": _PATH,
-}  # fmt: skip
+from cmm.slurm.rules import LAUNCHERS, MOST_RANKS, MOST_TASKS, RULES, WARN, instead, time_limit
 
 
 @dataclass(frozen=True)
@@ -109,7 +64,7 @@ class Request:
     venv: str = ""
     checkpoint: str = ""
     requeue: bool = False
-    warn: int = 120
+    warn: int = WARN
     array: Sweep | None = None
     master_apart: bool = False
     log: str = ""
@@ -181,7 +136,7 @@ def make_parser() -> argparse.ArgumentParser:
 def read(argv: Sequence[str]) -> Command | None:
     """The command line; None for --help. Raises UsageError."""
     cut = list(argv).index("--") if "--" in argv else len(argv)
-    own, flags = list(argv[:cut]), tuple(argv[cut + 1 :])
+    own, flags = joined(argv[:cut]), tuple(argv[cut + 1 :])
     if {"-h", "--help"} & set(own):
         return None
     parser = make_parser()
@@ -195,8 +150,24 @@ def read(argv: Sequence[str]) -> Command | None:
     for text in [*flags, given.job or "", given.array or ""]:
         if re.search(r"[\x00-\x1f\x7f]", text):
             raise UsageError("command line", "must have no control characters", repr(text), "Use a job file for it.")
+    for text in given.sbatch or ():
+        remedy = instead(text[2:].partition("=")[0])
+        if remedy:
+            raise UsageError("--sbatch", "must be an option that cmm.slurm does not write itself", repr(text), remedy)
     _check_together(given)
+    _check_flags(given, flags)
     return Command(given, flags, given.o or "", given.submit, given.wait)
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """`--sbatch --exclusive` as `--sbatch=--exclusive`: argparse takes no value that begins with dashes."""
+    found: list[str] = []
+    for word in words:
+        if found and found[-1] == "--sbatch" and word.startswith("--"):
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def _refuse_unknown(text: str, parser: argparse.ArgumentParser) -> NoReturn:
@@ -207,6 +178,8 @@ def _refuse_unknown(text: str, parser: argparse.ArgumentParser) -> NoReturn:
     near = get_close_matches(name, known, n=1)
     if name in {option.flag for option in TABLE.by_key.values()}:
         remedy = f"It is a flag of cmm.run: write it after a --, as in -- {name} ..."
+    elif instead(name.removeprefix("--")):
+        remedy = instead(name.removeprefix("--"))
     else:
         remedy = (f"Did you mean {near[0]}? " if near else "") + f"Valid: {', '.join(known)}."
     raise UsageError("command line", "must be an option of cmm.slurm", repr(name), remedy)
@@ -225,10 +198,31 @@ def _check_together(given: argparse.Namespace) -> None:
         raise UsageError("--requeue", "needs --checkpoint DIR", "--requeue alone", "Name a folder that all nodes see.")
     if given.warn and not given.requeue:
         raise UsageError("--warn", "goes with --requeue", given.warn, "Add --requeue and --checkpoint DIR.")
+    if given.time and not time_limit(given.time):
+        raise UsageError("--time", "must be more than nothing (for Slurm, 0 is no limit at all)", repr(given.time),
+                         "Use for example 1:00:00, or leave it out for the limit of the partition.")  # fmt: skip
+    warn = int(given.warn or WARN)
+    if given.requeue and given.time and time_limit(given.time) <= warn:
+        raise UsageError("--time", f"must be longer than --warn, {warn} s, or every run is stopped as it starts",
+                         repr(given.time), "Use a longer --time or a shorter --warn.")  # fmt: skip
     if given.mem and "," in given.mem and not given.master_apart:
         raise UsageError("--mem", "must be one amount without --master-apart", given.mem, "All nodes get the same.")
     if given.master_apart:
         _check_apart(given)
+
+
+def _check_flags(given: argparse.Namespace, flags: Sequence[str]) -> None:
+    """Refuse flags of cmm.run that the script sets itself."""
+    key = (given.array or "").partition("=")[0]
+    taken = {"--checkpoint": given.checkpoint and "--checkpoint", "--threads": given.cpus_per_task
+             and "--cpus-per-task", "--report": given.array and "--array", "--no-resume": given.checkpoint
+             and "--checkpoint"}  # fmt: skip
+    if key in TABLE.by_key and key != "out":
+        taken |= {TABLE.by_key[key].flag: "--array", f"--no-{key}": "--array"}
+    for text in flags:
+        by = taken.get(text.partition("=")[0])
+        if by:
+            raise UsageError("--", f"must not set again what {by} sets", repr(text), f"Leave out either it or {by}.")
 
 
 def _check_apart(given: argparse.Namespace) -> None:
@@ -254,6 +248,9 @@ def request(command: Command, *, folder: str, venv: str, root: bool) -> Request:
     root : whether root will run it
     """
     given = command.given
+    if int(given.nodes) * int(given.tasks_per_node) > MOST_RANKS:
+        raise UsageError("--nodes, --tasks-per-node", f"must make at most {MOST_RANKS} ranks", f"{given.nodes} times "
+                         f"{given.tasks_per_node}", "Use fewer ranks with more threads (--cpus-per-task).")  # fmt: skip
     words = [*([given.job] if given.job else []), *command.flags]
     first = _spec(words)
     sweep = read_sweep(given.array, first.out, words) if given.array else None
@@ -269,7 +266,7 @@ def request(command: Command, *, folder: str, venv: str, root: bool) -> Request:
         name=given.name or _name(given.job), sbatch=tuple(given.sbatch or ()), modules=tuple(given.module or ()),
         venv=_venv(given.venv) if given.venv else venv,
         checkpoint=os.path.abspath(checkpoint) if checkpoint else "", requeue=given.requeue,
-        warn=int(given.warn or 120), array=sweep, master_apart=given.master_apart, folder=folder, root=root,
+        warn=int(given.warn or WARN), array=sweep, master_apart=given.master_apart, folder=folder, root=root,
         origin=_origin(given, command), time=time, partition=partition, account=account, qos=qos,
         constraint=constraint, mem=mem, log=log,
     )  # fmt: skip

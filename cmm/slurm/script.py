@@ -10,7 +10,10 @@ import shlex
 from collections.abc import Iterable
 
 from cmm.core.options import default_report
-from cmm.slurm.options import LAUNCHERS, Request
+from cmm.slurm.options import Request
+from cmm.slurm.rules import LAUNCHERS
+
+MARK = "# cmm on a cluster: "  # in the second line, by which a script is known
 
 # What a signal-safe wait looks like in bash: `wait` returns when a trap has run, although the process goes on.
 _WAIT = """\
@@ -66,7 +69,7 @@ def render(request: Request) -> str:
 
 
 def _head(request: Request) -> list[str]:
-    lines = ["#!/bin/bash", f"# cmm on a cluster: {LAUNCHERS[request.launcher]}. docs/cluster.md explains every line."]
+    lines = ["#!/bin/bash", f"{MARK}{LAUNCHERS[request.launcher]}. docs/cluster.md explains every line."]
     return [*lines, *([f"# Written by: {request.origin}"] if request.origin else [])]
 
 

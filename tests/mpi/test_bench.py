@@ -36,15 +36,21 @@ def test_a_sweep_runs_jobs_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.one_mpi
-def test_a_job_that_is_refused_is_a_row_and_an_exit_code(tmp_path: Path) -> None:
-    out = tmp_path / "results.csv"
-    done = python("-m", "cmm.bench", "sweep", "--ranks", 2, "--size", 40, "--inject", "freeze:5", "--repeat", 1,
-                  "--out", out, timeout=60)  # fmt: skip
+def test_a_job_that_fails_is_a_row_and_an_exit_code_and_is_run_again(tmp_path: Path) -> None:
+    """A launcher that starts nothing stands for a site that was out of order for a while."""
+    out, broken = tmp_path / "results.csv", tmp_path / "launcher"
+    broken.write_text("#!/bin/sh\necho no such fabric >&2\nexit 7\n")
+    broken.chmod(0o755)
+    flags = ("-m", "cmm.bench", "sweep", "--ranks", 2, "--size", 40, "--repeat", 1, "--out", out)
+    done = python(*flags, "--launcher", broken, timeout=60)
     assert done.returncode == 3, done
+    again = python(*flags, timeout=60)
+    assert again.returncode == 0, again
     with out.open() as file:
-        (row,) = csv.DictReader(file)
-    assert row["check"] == "FAILED"
-    assert "rank 5" in row["remark"]
+        failed, passed = csv.DictReader(file)
+    assert (failed["check"], failed["time"], failed["gflops"]) == ("FAILED", "nan", "nan")
+    assert failed["remark"] == "exit code 7: no such fabric"
+    assert passed["check"] == "PASSED"
 
 
 @pytest.mark.one_mpi

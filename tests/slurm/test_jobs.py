@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,6 +91,30 @@ def test_what_sbatch_refuses_is_told(cluster: Cluster, make_job: Callable[..., J
     assert "invalid partition" in done.stderr
 
 
+def test_what_would_wait_for_ever_or_has_no_folder_is_not_submitted(cluster: Cluster,
+                                                                    make_job: Callable[..., Job]) -> None:  # fmt: skip
+    """A cluster that answers, one whose controller is away, and a configuration that is not there."""
+    job, before = make_job(), len(cluster.scontrol("show", "job", "-o").splitlines())
+    few, many, submit = ("job.toml", *SIZE), ("job.toml", "--nodes", 99, "--tasks-per-node", 2), ("--submit", "--wait")
+    dead = job.folder / "slurm.conf"
+    conf = (cluster.state / "slurm.conf").read_text()
+    dead.write_text(re.sub("SlurmctldPort=.*", "SlurmctldPort=9", conf))
+    away = replace(cluster, env={**cluster.env, "SLURM_CONF": str(dead)})
+    none = replace(cluster, env={**cluster.env, "SLURM_CONF": str(job.folder / "none")})
+    for which, words, code, said in (
+        (cluster, many, 64, "--nodes: must be at most 4 in partition main"),
+        (cluster, (*few, "--log", "logs/%j.out"), 73, "--log: must lie in an existing directory"),
+        (cluster, (*few, "--venv", "/no"), 66, "--venv: must be a virtual environment"),
+        (cluster, (*few, "--sbatch", "--nosuch=1"), 64, "unrecognized option '--nosuch=1'"),
+        (away, few, 70, "Slurm does not answer"),
+        (none, few, 64, "SLURM_CONF: must name the configuration of a cluster"),
+    ):
+        done = which.cmm_slurm(*words, *submit, cwd=job.folder, timeout=30)
+        assert done.returncode == code, done.stderr
+        assert said in done.stderr
+    assert len(cluster.scontrol("show", "job", "-o").splitlines()) == before
+
+
 def _hear_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # shells let what they start in the background ignore it
 
@@ -146,6 +173,28 @@ def test_a_drained_node_and_an_interrupted_wait_let_the_job_end(cluster: Cluster
         cluster.scontrol("update", f"NodeName={node}", "State=RESUME")
     assert state.exit_code == 0, cluster.output(number)
     assert job.inputs.error() < TOLERANCE
+
+
+@pytest.mark.skipif("CMM_SLURM_TIME_LIMIT" not in os.environ, reason="takes two minutes: CMM_SLURM_TIME_LIMIT=1")
+def test_slurm_s_own_time_limit(cluster: Cluster, vendor: str, make_job: Callable[..., Job]) -> None:
+    """A job of 64 s at least with a limit of a minute, which is Slurm's least; nobody but Slurm ends its runs."""
+    openmpi_only(vendor)
+    job = make_job('inject = ["sleep:all:4"]', 'grid = "6x8"', "give-up = 300")
+    done = cluster.cmm_slurm("job.toml", *SIZE, "--time", 1, "--warn", 10, "--checkpoint", "kept", "--requeue",
+                             "--submit", "--wait", cwd=job.folder, timeout=420)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    number = done.stderr.split("submitted job ")[1].split()[0]
+    runs = cluster.completion(number)
+    assert [run["JobState"] for run in runs] == [*["PENDING"] * (len(runs) - 1), "COMPLETED"]
+    assert len(runs) > 1
+    output = cluster.output(number)
+    assert output.count("stopped on request (SIGUSR1)") >= len(runs) - 1
+    assert output.count("\nqueued again\n") == len(runs) - 1
+    report = json.loads(job.report.read_text())
+    assert report["verification"]["passed"]
+    assert report["checkpoint"]["restored"] > 0
+    assert job.inputs.error() < TOLERANCE
+    assert not (job.folder / "kept").exists()
 
 
 def test_a_warned_job_is_queued_again_and_goes_on(cluster: Cluster, vendor: str, make_job: Callable[..., Job]) -> None:

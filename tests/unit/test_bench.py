@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cmm.bench.cli import array_path, main, read_ranks
+from cmm.bench.cli import array_path, main, read_ranks, read_store
 from cmm.bench.machine import to_json
+from cmm.bench.measure import Bench
 from cmm.bench.overheads import FORMULAS, VARIABLES, cases, fits, overheads_table, slope
 from cmm.bench.points import (
     Point,
@@ -26,6 +27,7 @@ from cmm.bench.points import (
     split_schemes,
     weak_size,
 )
+from cmm.bench.processes import launcher
 from cmm.bench.statistics import Spread, summary, sweep_table
 from cmm.bench.store import Store
 from cmm.core.errors import CmmError, DataError, ExitCode, Outcome, UsageError
@@ -92,19 +94,85 @@ def test_a_wrong_array_is_refused(bad: str) -> None:
         read_array(bad)
 
 
-@pytest.mark.parametrize("flags", [
-    ["--ranks", "0"], ["--ranks", "2,x"], ["--size", "4x4"], ["--size", "-4"], ["--code", "nosuch"],
-    ["--inject", "sleepy:1"], ["--scaling", "sideways"], ["--redundancy", "0.5"], ["--grid", "4"], ["--repeat", "0"],
-    ["--plot", "figure.txt"], ["--array", "3/3"], ["--nosuch"],
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--ranks", "0"], "--ranks: "), (["--ranks", "2,x"], "--ranks: "), (["--ranks", "8-2,4"], "--ranks: "),
+    (["--ranks", "1-2-3"], "--ranks: "), (["--size", "4x4"], "--size: "), (["--size", "-4"], "--size: "),
+    (["--code", "nosuch"], "--code: "), (["--code", "fr/sideways"], "--code: "), (["--code", ""], "--code: "),
+    (["--code", "fr:constrution=paper"], "--code: param constrution must be a parameter of fr"),
+    (["--code", "fr:grid=axb"], "--code: grid must be MxN"), (["--code", "fr:tasks=x"], "--code: tasks must be"),
+    (["--code", "fr/oneshot:grid=4x4,tasks=2"], "--code: tasks must be at least 16 for fr on a 4x4 grid; got 2 in"),
+    (["--code", "fr:grid=9x9"], "--code: grid must not cut 8 columns"),
+    (["--inject", "sleepy:1"], "--inject: "), (["--inject", ","], "--inject: must name one at least"),
+    (["--inject", "none,slow:2:5"], "--inject: must name workers only; the workers are ranks 1 to 1; got rank 2"),
+    (["--ranks", "1,3", "--inject", "slow:1:5"], "--inject: must name workers only; this job has no workers"),
+    (["--scaling", "sideways"], "--scaling: "), (["--redundancy", "0.5"], "--redundancy: "),
+    (["--code", "fr:tasks=4,grid=2x2", "--redundancy", "x"], "--redundancy: "),
+    (["--code", "matdot/oneshot:p=4", "--grid", "2x2", "--redundancy", "1"], "--"),
+    (["--grid", "4"], "--grid: "), (["--code", "fr:grid=2x2", "--grid", "4"], "--grid: "),
+    (["--size", "64,8", "--grid", "2x2,9x9"], "--grid: must not cut 8 columns of A into more than 8 parts; got 9x9"),
+    (["--repeat", "0"], "--repeat: "), (["--repeat", "1e9"], "--repeat: must be a whole number from 1 to 10000"),
+    (["--limit", "0"], "--limit: "),
+    (["--plot", "figure.foo"], "--plot: must end in .png"), (["--array", "3/3"], "--array: "),
+    (["--out", "results.json"], "--out: must not end in .json"), (["--nosuch"], "command line: "),
+    (["--launcher", ""], "--launcher: must name a command"),
+    (["--launcher", "'mpirun"], "--launcher: must be words as a shell reads them"),
+    (["--launcher", "nosuchlauncher --bind-to none"], "'nosuchlauncher' is not there"),
+    (["--launcher", __file__], "is not one that can be executed"),
+    (["--launcher", "true -n 4"], "--launcher: must leave the number of ranks to cmm.bench"),
 ])  # fmt: skip
 def test_what_breaks_a_rule_is_refused_before_anything_runs(
-    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "results.csv"
-    given = ["sweep", "--ranks", "2", "--size", "8", "--out", str(out), *flags]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Bench, "job", no_job)
+    given = ["sweep", "--ranks", "2", "--size", "8", "--out", "results.csv", *flags]
     assert main(given) == ExitCode.USAGE
-    assert capsys.readouterr().err.startswith("cmm.bench: ")
-    assert not out.exists()
+    message = capsys.readouterr().err
+    assert message.startswith("cmm.bench: ")
+    assert said in message
+    assert message.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def no_job(bench: Bench, point: Point, repeat: int) -> Run:
+    raise AssertionError(f"{point} was run")
+
+
+def test_too_little_redundancy_is_told_in_its_own_name() -> None:
+    least = points(Wanted([9], [(64, 64, 64)], ["matdot/oneshot"], grids=["4x1x1"], redundancies=["100"]))
+    assert "tasks=100" in least[0].scheme
+    with pytest.raises(UsageError, match=r"--redundancy: P must be at least 7 for matdot on a 4x1x1 .*; got 3, P = 3"):
+        points(Wanted([9], [(64, 64, 64)], ["matdot/oneshot"], grids=["4x1x1"], redundancies=["3"]))
+
+
+def test_no_room_and_no_folder_are_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bench, "job", no_job)
+    given = ["sweep", "--ranks", "2", "--scratch", str(tmp_path), "--out", str(tmp_path / "r.csv"), "--size"]
+    assert main([*given, "8,1000000"]) == ExitCode.CANNOT_WRITE
+    assert "--scratch: needs 3.2e+04 GB" in capsys.readouterr().err
+    assert main([*given, "8", "--out", str(tmp_path / "no" / "r.csv")]) == ExitCode.CANNOT_WRITE
+    assert main(["profile", "--out", str(tmp_path / "no" / "r.json")]) == ExitCode.CANNOT_WRITE
+    assert main(["overheads", "--out", str(tmp_path / "no" / "r.csv")]) == ExitCode.CANNOT_WRITE
+    assert main([*given, "8", "--out", str(tmp_path)]) == ExitCode.CANNOT_WRITE
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["profile", "overheads"])
+def test_the_other_commands_judge_the_launcher_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--launcher", "nosuchlauncher"]) == ExitCode.USAGE
+    assert "--launcher: must be a command on PATH" in capsys.readouterr().err
+
+
+def test_without_any_mpirun_a_launcher_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert launcher(1, prefix=str(tmp_path)) == ([], {})
+    with pytest.raises(UsageError, match="--launcher: must be given where there is no mpirun"):
+        launcher(2, prefix=str(tmp_path))
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    assert launcher(2, "srun --mpi='pmi 2'") == (["srun", "--mpi=pmi 2", "-n", "2"], {})
 
 
 # ---- rows --------------------------------------------------------------------------------------------------------
@@ -157,9 +225,44 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: str | None) 
     else:
         path.write_text(content)
     before = path.read_text()
-    with pytest.raises(DataError, match="CSV"):
+    with pytest.raises(DataError, match="--out: "):
         store(path)
     assert path.read_text() == before
+
+
+def test_a_run_that_failed_is_made_again_and_both_rows_stay(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    failed = replace(passed(POINT), check="FAILED", outcome="no report", remark="no end within 1 s")
+    for row in (failed, passed(replace(POINT, ranks=5))):
+        read_store(path).add(row)
+    resumed = read_store(path)
+    assert [(POINT, 0) in resumed, (replace(POINT, ranks=5), 0) in resumed] == [False, True]
+    resumed.add(passed(POINT, time=3.0))
+    resumed.add(passed(POINT, time=4.0))  # the first that passed counts
+    again = read_store(path)
+    assert again.rows[POINT, 0] == passed(POINT, time=3.0)
+    assert len(path.read_text().splitlines()) == 4
+
+
+def test_a_sweep_runs_what_failed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """The jobs are stand-ins: one fails the first time. Real ones: tests/mpi/test_bench.py."""
+    made: list[tuple[int, int]] = []
+
+    def job(bench: Bench, point: Point, repeat: int) -> Run:
+        made.append((point.ranks, repeat))
+        good = point.ranks == 2 or len(made) > 4
+        return passed(point, repeat) if good else replace(passed(point, repeat), check="FAILED", outcome="incomplete")
+
+    monkeypatch.setattr(Bench, "job", job)
+    given = ["sweep", "--ranks", "2,3", "--size", "8", "--repeat", "2", "--out", str(tmp_path / "r.csv")]
+    assert main([*given, "--launcher", "true"]) == ExitCode.UNVERIFIED
+    assert "FAILED (2 of 2: incomplete)" in capsys.readouterr().out
+    assert main([*given, "--launcher", "true"]) == ExitCode.COMPLETE
+    assert made == [(2, 0), (3, 0), (2, 1), (3, 1), (3, 0), (3, 1)]
+    assert "2 runs that failed before are run again" in capsys.readouterr().err
+    assert main([*given, "--launcher", "true"]) == ExitCode.COMPLETE
+    assert len(made) == 6
 
 
 def test_a_row_says_what_the_report_says() -> None:
@@ -174,7 +277,11 @@ def test_a_row_says_what_the_report_says() -> None:
     assert run.gflops == pytest.approx(2 * 64**3 / 2.0 / 1e9)
     assert (run.time, run.total, run.command) == (2.0, 2.3, 2.5)
     assert run.late == "2 straggler"
-    assert not run_of(POINT, 0, Record(outcome=Outcome.INCOMPLETE), 1.0).passed
+    record.outcome = Outcome.INCOMPLETE
+    failed = run_of(POINT, 0, record, 2.5)
+    assert (failed.passed, failed.command, failed.decode) == (False, 2.5, 0.25)
+    assert all(math.isnan(value) for value in (failed.time, failed.gflops, failed.load))  # there was no C
+    record.outcome = Outcome.COMPLETE
     record.verification.passed = None
     assert run_of(POINT, 0, record, 1.0).check == "not checked"
 
@@ -183,11 +290,17 @@ def test_tables_have_medians_and_name_what_failed() -> None:
     runs = [passed(POINT, k, time=time) for k, time in enumerate((3.0, 1.0, 2.0))]
     assert Spread.of(run.time for run in runs) == Spread(2.0, 1.5, 2.5)
     assert "| 2 [1.5 … 2.5]" in sweep_table(runs)
-    runs.append(replace(runs[0], repeat=3, check="FAILED", outcome="incomplete", time=math.nan))
-    assert "FAILED (1 of 4: incomplete)" in sweep_table(runs)
-    (line,) = summary(runs)
-    assert (line["runs"], line["passed"], line["time"]["median"]) == (4, 3, 2.0)
+    wrong = replace(runs[0], repeat=3, check="FAILED", outcome="incomplete", grid="", K=0, time=9.0, gflops=99.0)
+    text, (line,) = sweep_table([wrong, *runs]), summary([wrong, *runs])
+    assert "FAILED (1 of 4: incomplete)" in text
+    cells = [cell.strip() for cell in text.splitlines()[2].split("|")]
+    assert (cells[3:5], cells[9:11]) == (["4x4", "16"], ["2 [1.5 … 2.5]", "3"])
+    assert (line["runs"], line["passed"], line["time"]["median"], line["gflops"]) == (4, 3, 2.0, 3.0)
     json.dumps(line, allow_nan=False)
+    alone, (line,) = sweep_table([wrong]), summary([wrong])  # no figure of a run without C
+    assert "| – [– … –]" in alone
+    assert "99" not in alone
+    assert (line["gflops"], line["time"]["median"], line["passed"]) == (None, None, 0)
 
 
 # ---- overheads ---------------------------------------------------------------------------------------------------
@@ -244,7 +357,22 @@ def test_plot_draws_measured_and_simulated_curves(tmp_path: Path) -> None:
     given = ["plot", str(path), "--figure", str(out), "--profile", "default", "--continue", "8"]
     assert main(given) == ExitCode.COMPLETE
     assert out.read_bytes().startswith(b"\x89PNG")
-    assert main(["plot", str(tmp_path / "none.csv"), "--figure", str(out)]) == ExitCode.USAGE
+
+
+def test_what_plot_cannot_read_is_told_and_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    empty, other, failed = (tmp_path / name for name in ("empty.csv", "other.csv", "failed.csv"))
+    empty.touch()
+    other.write_bytes(b"\xff\xfe")
+    read_store(failed).add(replace(passed(POINT), check="FAILED"))
+    found = {}
+    for path in (tmp_path / "none.csv", tmp_path, empty, other, failed):
+        found[path.name] = main(["plot", str(path), "--figure", str(tmp_path / "figure.png")])
+        assert capsys.readouterr().err.startswith("cmm.bench: FILE.csv: must ")
+    assert list(found.values()) == [66, 66, 65, 65, 65]
+    assert empty.read_bytes() == b""
+    assert main(["plot", str(failed), "--figure", "figure.foo"]) == ExitCode.USAGE
+    assert "--figure: must end in" in capsys.readouterr().err
 
 
 def test_the_simulated_curve_is_the_products_when_messages_are_free() -> None:

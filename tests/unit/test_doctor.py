@@ -29,6 +29,14 @@ def grades(found: Any) -> list[Grade]:
     return [finding.grade for finding in found]
 
 
+def test_what_is_mistyped_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    for words in (["--jsn"], ["all"]):
+        assert main(words) == 64
+        assert capfd.readouterr().err.startswith("cmm.doctor: command line: unrecognized arguments: ")
+    assert main(["--help"]) == 0
+    assert "--json" in capfd.readouterr().out
+
+
 def test_notes_do_not_make_it_ill() -> None:
     found = [ok("a", "fine"), note("b", "slow", "do this")]
     assert healthy(found)

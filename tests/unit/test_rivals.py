@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rivals.__main__ import chosen
+from benchmarks.rivals.__main__ import chosen, main
 from benchmarks.rivals.harness import Result
 from benchmarks.rivals.programs.common import cuts
 from benchmarks.rivals.scenarios import MEAN, PERIOD, SCENARIOS, Scenario, Trouble
@@ -92,6 +92,24 @@ def test_names_are_checked() -> None:
     assert chosen("--system", "fr, pool+copies+abort", SYSTEMS) == ["fr", "pool+copies+abort"]
     with pytest.raises(UsageError):
         chosen("--scenario", "none,nosuch", SCENARIOS)
+
+
+@pytest.mark.parametrize(("flags", "code", "said"), [
+    (["--grid", "65x2"], 64, "--grid: must not cut 64 columns"), (["--grid", "2x2x2"], 64, "--grid: must be MxN"),
+    (["--grid", ""], 64, "--grid: must name one"), (["--size", "64,128"], 64, "--size: must be a whole number"),
+    (["--workers", "2,4"], 64, "--workers: must be a whole number"),
+    (["--out", "r.json"], 64, "--out: must not end in .json"),
+    (["--out", "no/r.csv"], 73, "--out: must lie in an existing directory"),
+])  # fmt: skip
+def test_what_breaks_a_rule_is_refused_before_anything_runs(
+    flags: list[str], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["rivals", "--size", "64", "--system", "numpy", *flags])
+    assert main() == code
+    assert f"benchmarks.rivals: {said}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_table_counts_what_was_not_there() -> None:

@@ -155,7 +155,7 @@ def test_files_that_cannot_be_what_is_asked_for(words: list[str], tmp_path: Path
     other.write_text("a,b\n1,2\n")
     (tmp_path / "folder.png").mkdir()
     os.mkfifo(tmp_path / "pipe.csv")
-    cases = (("--csv", tmp_path, 64), ("--csv", tmp_path / "pipe.csv", 64), ("--csv", "/dev/full", 64),
+    cases = (("--csv", tmp_path, 73), ("--csv", tmp_path / "pipe.csv", 73), ("--csv", "/dev/full", 73),
              ("--csv", binary, 65), ("--csv", other, 65), ("--csv", f"{missing}.csv", 73),
              ("--figure", f"{missing}.png", 73), ("--figure", tmp_path / "folder.png", 73))  # fmt: skip
     for flag, path, code in cases:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cmm.core.errors import InternalError
+from cmm.slurm.commands import NoAnswer
 from cmm.slurm.follow import State, follow, parse_accounting, parse_record
 
 # As Slurm 22.05 prints it, shortened.
@@ -87,6 +88,60 @@ def test_interrupting(capfd: pytest.CaptureFixture[str]) -> None:
 
     assert follow("7", answers([state("RUNNING")]), interrupted) == 130
     assert "job 7 goes on" in capfd.readouterr().err
+
+
+def test_the_output_of_a_job_in_parts_and_of_an_array(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log"
+    log.write_text("C is complete\n")
+    parts = [State(f"7+{at}", "COMPLETED", "", 0, "n1", str(log)) for at in (1, 0)]
+    assert follow("7", answers(parts), no_pause) == 0
+    assert capfd.readouterr().out == "C is complete\n"
+    row = [State("7_0", "COMPLETED", "", 0, "n1", "log0"), State("7_1", "FAILED", "", 4, "n1", "log1")]
+    assert follow("7", answers(row), no_pause) == 4
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.splitlines()[2:] == ["cmm: the output of job 7_1 is in log1"]
+
+
+def test_a_job_that_waits_is_told_every_minute_and_what_will_not_come(capfd: pytest.CaptureFixture[str]) -> None:
+    waiting = [state("PENDING", reason="PartitionNodeLimit")]
+    assert follow("7", answers(*[waiting] * 25, [state("COMPLETED")]), no_pause) == 0  # 20 looks of 10 s, some shorter
+    said = capfd.readouterr().err.splitlines()
+    hint = "the partition never gives so many nodes to one job: scancel it, and ask for fewer --nodes"
+    assert said[0] == f"cmm: job 7: PENDING (PartitionNodeLimit): {hint}"
+    assert said[1] == f"cmm: job 7: still PENDING (PartitionNodeLimit) after 1 min: {hint}"
+    assert len(said) == 5
+    many = [state("PENDING", reason="Resources", job=f"7_{at}") for at in range(3)]
+    assert follow("7", answers(*[many] * 16, [state("COMPLETED")]), no_pause) == 0
+    assert "cmm: job 7_0 and 2 more: still PENDING (Resources) after 1 min\n" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("reason", "hint"), [
+    ("Resources", ""), ("Priority", ""), ("ReqNodeNotAvail,_UnavailableNodes:n1", "sinfo -R"),
+    ("Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions", "sinfo -R"),
+    ("QOSMaxCpuPerUserLimit", "a limit of the account or QOS"), ("JobHeldUser", "scontrol release"),
+])  # fmt: skip
+def test_hints(reason: str, hint: str) -> None:
+    found = state("PENDING", reason=reason).hint
+    assert hint in found
+    assert bool(hint) == bool(found)
+
+
+def test_a_silent_controller_is_told_and_not_waited_for_without_end(capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [[state("RUNNING")], None, None, [state("COMPLETED")]]
+
+    def look(job: str) -> list[State]:
+        row = rows.pop(0) if len(rows) > 1 else rows[0]
+        if row is None:
+            raise NoAnswer("connect failure")
+        return row
+
+    assert follow("7", look, no_pause) == 0
+    assert capfd.readouterr().err.count("cmm: job 7: no answer from Slurm (connect failure); asking on\n") == 1
+    rows[:] = [None]
+    with pytest.raises(InternalError, match=r"not answered for 30 min \(connect failure\); job 7 may go on"):
+        follow("7", look, no_pause)
+    assert 25 < capfd.readouterr().err.count("no answer from Slurm") < 35  # once a minute
 
 
 def test_the_log_of_the_job_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,12 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cmm.core.errors import UsageError
+from cmm.core.errors import InputMissingError, OutputError, UsageError
 from cmm.runtime.dryrun import prepare
 from cmm.slurm.__main__ import main
+from cmm.slurm.commands import NoAnswer, ask, partitions, refuse_too_much
+from cmm.slurm.judging import VENDORS, check_folders
 from cmm.slurm.memory import MARGIN, RANK, with_memory
-from cmm.slurm.options import LAUNCHERS, RULES, Request, make_parser, output_names, read, request
+from cmm.slurm.options import Request, make_parser, output_names, read, request
+from cmm.slurm.rules import LAUNCHERS, RULES, time_limit
 from cmm.slurm.script import render
+from scripts.environment import ROOT, find_launcher
 
 SIZE = ("--nodes", "3", "--tasks-per-node", "2")
 NASTY = [
@@ -67,6 +71,10 @@ def test_a_mistyped_option_lists_the_valid_ones(job: Path) -> None:
         read(["job.toml", "--node", "3"])
     with pytest.raises(UsageError, match=r"'--xyzzy'\. Valid: --nodes"):
         read(["job.toml", *SIZE, "--xyzzy"])
+    with pytest.raises(UsageError, match=r"'--mpi'\. Use --launcher srun-pmi2 \(MPICH\) or srun-pmix \(Open MPI\)\."):
+        read(["job.toml", *SIZE, "--mpi=pmi2"])
+    with pytest.raises(UsageError, match=r"'--ntasks'\. Use --nodes and --tasks-per-node\."):
+        read(["job.toml", "--ntasks", "4"])
     with pytest.raises(UsageError, match=r"a flag of cmm\.run: write it after a --"):
         read(["job.toml", *SIZE, "--seed", "3"])
 
@@ -91,6 +99,23 @@ def test_a_mistyped_option_lists_the_valid_ones(job: Path) -> None:
     ([*SIZE, "--", "--dry-run"], "--: must be followed by flags of a job"),
     ([*SIZE, "--", "--grid", "0x3"], "--grid"),
     (["second.toml", *SIZE], "JOB.toml: must be one job file"),
+    ([*SIZE, "--nodes", "70000"], "--nodes: must be a whole number from 1 to 65533; got '70000'"),
+    ([*SIZE, "--tasks-per-node", "5000"], "--tasks-per-node: must be a whole number from 1 to 4096"),
+    ([*SIZE, "--cpus-per-task", "99999"], "--cpus-per-task: must be a whole number from 1 to 4096"),
+    (["--nodes", "60000", "--tasks-per-node", "4000"], "must make at most 1000000 ranks"),
+    ([*SIZE, "--checkpoint", "ck", "--requeue", "--warn", "65536"], "--warn: .* of seconds from 1 to 65535"),
+    ([*SIZE, "--checkpoint", "ck", "--requeue", "--time", "2"], "--time: must be longer than --warn, 120 s"),
+    ([*SIZE, "--time", "0"], "--time: must be more than nothing"),
+    ([*SIZE, "--time", "0-0:00:00"], "--time: must be more than nothing"),
+    ([*SIZE, "--sbatch=--nodes=4"], "--sbatch: must be an option that cmm.slurm does not write itself.*Use --nodes"),
+    ([*SIZE, "--sbatch", "--wait"], "--sbatch: .*Use --wait"),
+    ([*SIZE, "--sbatch=--no-requeue"], "--sbatch: .*Leave it out: without --requeue nothing is queued again"),
+    ([*SIZE, "--sbatch"], "--sbatch: expected one argument"),
+    ([*SIZE, "--array", "seed=1,2", "--", "--seed", "5"], "must not set again what --array sets; got '--seed'"),
+    ([*SIZE, "--array", "give-up=1,2", "--", "--give-up=5"], "must not set again what --array sets; got '--give-up=5'"),
+    ([*SIZE, "--array", "seed=1,2", "--", "--report", "r.json"], "not set again what --array sets; got '--report'"),
+    ([*SIZE, "--checkpoint", "ck", "--", "--checkpoint", "k"], "what --checkpoint sets"),
+    ([*SIZE, "--cpus-per-task", "2", "--", "--threads=1"], "what --cpus-per-task sets; got '--threads=1'"),
 ])  # fmt: skip
 def test_refusals(job: Path, words: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
@@ -102,6 +127,162 @@ def test_the_command_explains_and_exits_with_64(job: Path, capfd: pytest.Capture
     assert main(["missing.toml", *SIZE]) == 66
     assert main(["job.toml", *SIZE, "-o", "no/such/folder"]) == 73
     assert [line[:5] for line in capfd.readouterr().err.splitlines()] == ["cmm: "] * 3
+
+
+@pytest.mark.parametrize("mem", [[], ["--mem", "1G"]])
+@pytest.mark.parametrize(("flags", "code", "said"), [
+    (["--inject", "slow:6:2"], 64, "--inject: must name workers only; the workers are ranks 1 to 5"),
+    (["--code", "nosuch"], 64, "--code: must be a registered code"),
+    (["--param", "x=2"], 64, "--param x: must be a parameter of fr"),
+    (["--grid", "4x4", "--tasks", "3"], 64, "--tasks: must be at least 16"),
+    (["--out", "no/C.npy"], 73, "must lie in an existing directory"),
+])  # fmt: skip
+def test_what_the_job_would_refuse_is_refused_with_and_without_its_memory(
+    job: Path, mem: list[str], flags: list[str], code: int, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["job.toml", *SIZE, *mem, "--", *flags]) == code
+    out, err = capfd.readouterr()
+    assert said in err
+    assert (out, err.count("\n")) == ("", 1)
+
+
+def test_an_option_of_sbatch_can_be_a_word_of_its_own(job: Path) -> None:
+    assert "--exclusive" in directives(script("--sbatch", "--exclusive"))
+    assert directives(script("--sbatch", "--gres=gpu:1", "--time", "5")) == directives(
+        script("--sbatch=--gres=gpu:1", "--time=5"))  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "seconds"), [
+    ("90", 5400), ("1:30", 90), ("1:00:00", 3600), ("1-2", 93600), ("1-2:30", 95400), ("0-0:0:7", 7),
+])  # fmt: skip
+def test_time_limits_are_read_as_slurm_reads_them(text: str, seconds: int) -> None:
+    assert time_limit(text) == seconds
+
+
+# ---- folders, and files that are there -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (["--log", "no/x.out"], 73, "--log: must lie in an existing directory"),
+    (["--log", "made"], 73, "--log: must be a file"),
+    (["--checkpoint", "no/kept"], 73, "--checkpoint: must lie in an existing directory"),
+    (["--venv", "no"], 66, "--venv: must be a virtual environment"),
+    (["--venv", "made"], 66, "--venv: must be a virtual environment"),
+    (["--", "--report", "no/r.json"], 73, "--report: must lie in an existing directory"),
+])  # fmt: skip
+def test_what_is_missing_where_the_job_runs_is_refused(job: Path, words: list[str], code: int, said: str,
+                                                       capfd: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    Path("made").mkdir()
+    assert main(["job.toml", *SIZE, "--mem", "1G", *words]) == code
+    assert said in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--log", "/no/x.out"], ["--venv", "/no"], ["--checkpoint", "/no/kept"]])
+def test_what_is_missing_elsewhere_is_told(job: Path, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    """The cluster may have it; where the job is submitted it has to be there."""
+    assert main(["job.toml", *SIZE, "--mem", "1G", *words]) == 0
+    out, err = capfd.readouterr()
+    assert "#SBATCH" in out
+    assert err.startswith(f"cmm: warning: {words[0]}: must ")
+    with pytest.raises((OutputError, InputMissingError), match=words[0]):
+        check_folders(made("job.toml", *SIZE, *words), here=True)
+
+
+def test_a_launcher_of_another_mpi_is_told(job: Path, capfd: pytest.CaptureFixture[str],
+                                           monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    own = find_launcher(sys.prefix)[1]
+    for launcher, vendor in VENDORS.items():
+        assert main(["job.toml", *SIZE, "--mem", "1G", "--launcher", launcher]) == 0
+        assert ("cmm: warning: --launcher: must belong to" in capfd.readouterr().err) == (vendor != own)
+        assert main(["job.toml", *SIZE, "--mem", "1G", "--launcher", launcher, "--module", "mpi"]) == 0
+        assert capfd.readouterr().err == ""
+
+
+def test_a_log_of_another_name_each_time_is_not_judged(job: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["job.toml", *SIZE, "--mem", "1G", "--log", "%u/%x-%j.out"]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_only_a_script_of_ours_is_replaced(job: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["job.toml", *SIZE, "--mem", "1G"]
+    before = Path("A.npy").read_bytes()
+    assert main([*words, "-o", "A.npy"]) == 73
+    assert main([*words, "-o", "job.toml", "--submit"]) == 73  # before anything is submitted
+    assert Path("A.npy").read_bytes() == before
+    assert "-o: must not exist yet, or be a script that cmm.slurm wrote" in capfd.readouterr().err
+    for name in ("s.sh", "s.sh"):  # the second time it says the same
+        assert main([*words, "-o", name]) == 0
+    assert not Path("s.sh~").exists()
+    changed = Path("s.sh").read_text() + "# changed by hand\n"
+    Path("s.sh").write_text(changed)
+    assert main([*words, "-o", "s.sh"]) == 0
+    assert Path("s.sh~").read_text() == changed
+    assert "changed" not in Path("s.sh").read_text()
+    assert "the earlier s.sh is kept as s.sh~" in capfd.readouterr().err
+    assert main([*words, "-o", "/dev/null"]) == 0
+
+
+# ---- what a cluster gives ------------------------------------------------------------------------------------------
+
+PARTITIONS = """\
+PartitionName=main Default=YES MaxNodes=UNLIMITED MaxTime=UNLIMITED Nodes=n[1-4] State=UP TotalCPUs=8 TotalNodes=4
+PartitionName=short Default=NO MaxNodes=2 MaxTime=1-00:00:00 Nodes=n[1-9] State=UP TotalCPUs=18 TotalNodes=9
+"""
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--nodes", "4"], ""), (["--nodes", "5"], "--nodes: must be at most 4 in partition main"),
+    (["--nodes", "3", "--partition", "short"], "--nodes: must be at most 2 in partition short"),
+    (["--nodes", "9", "--partition", "short", "--qos", "large"], ""),  # a QOS can lift limits, but makes no nodes
+    (["--nodes", "10", "--partition", "short", "--qos", "large"], "--nodes: must be at most 9"),
+    (["--nodes", "4", "--partition", "short,main"], ""),
+    (["--nodes", "2", "--partition", "short", "--time", "1-0:01"], "--time: must be at most 1-00:00:00"),
+    (["--nodes", "2", "--partition", "short", "--time", "24:00:00"], ""),
+    (["--nodes", "99", "--partition", "nosuch"], ""),  # sbatch says that
+])  # fmt: skip
+def test_a_job_that_would_wait_for_ever_is_refused(job: Path, words: list[str], said: str) -> None:
+    wanted, known = made("job.toml", "--tasks-per-node", "1", *words), partitions(PARTITIONS)
+    assert set(known) == {"main", "short"}
+    if said:
+        with pytest.raises(UsageError, match=said):
+            refuse_too_much(wanted, known)
+    else:
+        refuse_too_much(wanted, known)
+
+
+def command(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_a_cluster_that_is_not_there_or_does_not_answer(job: Path, monkeypatch: pytest.MonkeyPatch,
+                                                        capfd: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """sbatch must not be asked, and scontrol says what Slurm's says. tests/slurm has the real ones."""
+    words = ["job.toml", *SIZE, "--mem", "1G", "--submit"]
+    monkeypatch.setenv("PATH", str(job))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    assert main(words) == 64
+    assert "--submit: needs sbatch on PATH" in capfd.readouterr().err
+    command(job, "sbatch", "echo submitting >&2; exit 1")
+    monkeypatch.setenv("SLURM_CONF", "/no/slurm.conf")
+    assert main(words) == 64
+    assert "SLURM_CONF: must name the configuration of a cluster; got '/no/slurm.conf'" in capfd.readouterr().err
+    monkeypatch.setenv("SLURM_CONF", str(job / "job.toml"))
+    command(job, "scontrol", "echo 'Slurmctld(primary) at c1 is DOWN'; exit 1")
+    assert main(words) == 70
+    said = capfd.readouterr().err
+    assert "cmm: Slurm does not answer (Slurmctld(primary) at c1 is DOWN); nothing was submitted" in said
+    assert "submitting" not in said
+
+
+def test_a_command_that_is_silent_is_told_and_ended(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(NoAnswer, match=r"sleep 600 did not end within 0 s"):
+        ask(["sleep", "600"], limit=0.2, patience=0.1)
+    assert "cmm: sleep has not answered for 0 s; waiting for 0 s at most" in capfd.readouterr().err
+    assert ask(["cat"], "text").out == "text"
+    with pytest.raises(NoAnswer, match="nosuchcommand: No such file"):
+        ask(["nosuchcommand"])
 
 
 def test_help_names_every_option(capfd: pytest.CaptureFixture[str]) -> None:
