@@ -21,17 +21,16 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from cmm.codes.base import Code
-from cmm.core.errors import Outcome
+from cmm.core.errors import Outcome, Status
 from cmm.core.task import Assignment
 from cmm.engine import events as ev
 from cmm.engine.ledger import Item, Ledger, direct_task
 from cmm.engine.messages import gave_up
 from cmm.engine.patience import Arrivals
-from cmm.engine.policy import Counts, Judge, Policy, Status, Worker
+from cmm.engine.policy import Counts, Judge, Policy, Worker
 from cmm.engine.stragglers import Health, Stragglers
 from cmm.engine.supply import OneshotSupply, PullSupply, Supply
 from cmm.linalg.decoder import Decoder
-from cmm.linalg.rows import CodedRow
 
 __all__ = ["Coordinator", "Counts", "Judge", "Policy", "Status", "Worker"]
 
@@ -92,12 +91,8 @@ class Coordinator:
 
     def assignment(self, task: int) -> Assignment | None:
         """The assignment of a task that was issued, or None."""
-        item = self.ledger.items.get(task)
+        item = self.ledger.find(task)
         return None if item is None else item.assignment
-
-    def rows(self, task: int) -> tuple[CodedRow, ...]:
-        """Coefficient rows of an issued task, one per output. Raises KeyError when it was never issued."""
-        return self.ledger.rows(self.ledger.items[task])
 
     def wanted(self, task: int) -> bool:
         """Whether a result of this task would be used: it was issued, is not in yet, and not superfluous."""
@@ -201,7 +196,7 @@ class Coordinator:
             return worker
         worker.rejected += 1
         self.counts.rejected += 1
-        item.refused_from.add(number)
+        item.refused_from += (number,)
         if not item.held and self.ledger.useful(item):
             self.supply.recycle(item)
         if worker.rejected >= self.policy.max_rejected and worker.live:
@@ -232,7 +227,7 @@ class Coordinator:
 
     def _answered(self, number: int, task: int) -> tuple[Worker | None, Item | None]:
         """A result came: its worker has one task less. (None, None) when it cannot be the answer to anything."""
-        worker, item = self.workers.get(number), self.ledger.items.get(task)
+        worker, item = self.workers.get(number), self.ledger.find(task)
         if worker is None or item is None or number not in item.given:
             return None, None
         if task not in worker.holds:  # of a worker believed lost, or a repetition
@@ -343,7 +338,8 @@ class Coordinator:
 
     def _send(self, worker: Worker, item: Item, kind: ev.Kind) -> None:
         first = not worker.holds
-        item.given.add(worker.number)
+        if worker.number not in item.given:
+            item.given += (worker.number,)
         worker.holds[item.assignment.task] = False
         self.ledger.hold(item, 1, late=False)
         self._idle.pop(worker.number, None)

@@ -9,12 +9,15 @@ is overdue. From these the ledger keeps, each at a cost proportional to what cha
     helping     output rows of coded tasks, accepted or in good time, that still contain a missing unknown
     expected    open tasks of any kind in the hands of a worker in good time
     settled     tasks whose results are in
+
+A task is *closed* once its result is in, nobody holds it, and it can be made again from its number: then all that is
+kept is whom it was given to, so that a late answer is still recognised, and a job of very many tasks stays small.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,7 +31,8 @@ from cmm.linalg.rows import CodedRow
 class Item:
     """A task that was issued.
 
-    given : workers it was sent to (0 is the master)
+    given : workers it was sent to
+    refused_from : workers whose result of it was rejected
     prompt, late : how many workers in good time, and how many overdue ones, hold it
     direct : the unknown it delivers, or None
     open_blocks : for coded tasks, how many missing unknowns its rows contain
@@ -37,8 +41,8 @@ class Item:
     assignment: Assignment
     repair: bool = False
     direct: int | None = None
-    given: set[int] = field(default_factory=set)
-    refused_from: set[int] = field(default_factory=set)
+    given: tuple[int, ...] = ()
+    refused_from: tuple[int, ...] = ()
     prompt: int = 0
     late: int = 0
     done: bool = False
@@ -69,7 +73,10 @@ class Ledger:
         self.helping = 0
         self.expected = 0
         self.settled = 0
-        self.items: dict[int, Item] = {}
+        self.items: dict[int, Item] = {}  # but for those that are closed
+        self._closed: dict[int, tuple[int, ...]] = {}  # task -> whom it was given to
+        self._groups: dict[tuple[int, ...], tuple[int, ...]] = {}  # one object for each of those
+        self._blocks: dict[int, int] = {}  # closed task that is no fixed one -> the unknown that it is
         self._code, self._follow = code, follow_coded
         self._prompt: dict[int, int] = {}  # unknown -> direct tasks in good time
         self._late: dict[int, int] = {}
@@ -82,6 +89,19 @@ class Ledger:
         if item.direct is None and self._follow:
             self._register(item)
         return item
+
+    def find(self, task: int) -> Item | None:
+        """The item of a task that was issued; of a closed one a copy."""
+        item = self.items.get(task)
+        if item is None and task in self._closed:
+            unknown = self._blocks.get(task)
+            assignment = self._code.task(task) if unknown is None else direct_task(self._code, task, unknown)
+            item = Item(assignment, direct=direct_unknown(assignment), given=self._closed[task], done=True)
+        return item
+
+    def issued(self) -> set[int]:
+        """The numbers of all tasks that were issued."""
+        return {*self.items, *self._closed}
 
     def hold(self, item: Item, change: int, *, late: bool) -> None:
         """One holder more (+1) or less (-1), in good time or late."""
@@ -96,7 +116,10 @@ class Ledger:
         else:
             counts = self._late if late else self._prompt
             counts[item.direct] = counts.get(item.direct, 0) + change
+            if not counts[item.direct]:
+                del counts[item.direct]
             self._cover(item.direct)
+        self._close(item)
 
     def settle(self, item: Item) -> tuple[CodedRow, ...]:
         """The task's result is in. Returns its rows."""
@@ -110,6 +133,7 @@ class Ledger:
         if item.direct is None:
             self._weigh(item)
         item.rows = None
+        self._close(item)
         return rows
 
     def rows(self, item: Item) -> tuple[CodedRow, ...]:
@@ -133,6 +157,16 @@ class Ledger:
         return next((u for u in missing if u not in self.uncovered and u not in self.promised), missing[0])
 
     # ---- private -----------------------------------------------------------------------------------------------
+
+    def _close(self, item: Item) -> None:
+        task = item.assignment.task
+        fixed = task < self._code.P
+        if not item.done or item.held or item.open_blocks or not (fixed or item.assignment.systematic is not None):
+            return
+        if self.items.pop(task, None) is not None:
+            self._closed[task] = self._groups.setdefault(item.given, item.given)
+            if item.direct is not None and not fixed:
+                self._blocks[task] = item.direct
 
     def _register(self, item: Item) -> None:
         for row in self.rows(item):

@@ -16,15 +16,15 @@ def restore(coordinator: Coordinator, assignments: Iterable[Assignment]) -> int:
     Whatever else the coordinator knows (times, workers) begins anew. Raises InternalError after the first event.
     """
     ledger = coordinator.ledger
-    if ledger.items:
+    if ledger.issued():
         raise InternalError("results are restored before the first event")
     for assignment in assignments:
-        if assignment.task in ledger.items:
+        if ledger.find(assignment.task) is not None:
             continue
         item = ledger.issue(assignment)
         if ledger.useful(item):
             coordinator.decoder.add(assignment.task, ledger.settle(item))
             coordinator.counts.restored += 1
     coordinator.counts.issued += coordinator.counts.restored
-    coordinator.supply.skip(ledger.items.keys())
+    coordinator.supply.skip(ledger.issued())
     return coordinator.counts.restored

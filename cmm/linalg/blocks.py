@@ -72,7 +72,7 @@ class BlockStore:
         self._filled = np.zeros(partition.grid.K, dtype=bool)
         self._parked: dict[Part, _Parked] = {}
         self._tenant: dict[int, Part] = {}
-        self._giver: dict[int, SourceKey] = {}  # filled block -> the result it is
+        self._giver = np.zeros((partition.grid.K, 2), np.int64)  # of filled blocks: the result (task, output) it is
         self._empty = _EmptySlots(partition.grid.K)
 
     # ---- results in --------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class BlockStore:
                 self._park((*key, _REAL), block)
 
     def _put_direct(self, key: SourceKey, target: int, block: Array, coefficient: Any) -> None:
-        if self._filled[target] and key >= self._giver[target]:
+        if self._filled[target] and key >= tuple(self._giver[target]):
             return
         self._giver[target] = key
         tenant = self._tenant.pop(target, None)

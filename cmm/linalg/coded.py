@@ -60,7 +60,7 @@ class CodedDecoder(Decoder):
 
     def _attempt(self) -> None:
         if len(self._direct) == self.unknowns:
-            self._accept(Plan(unknowns=self.unknowns, direct=dict(self._direct), missing=np.empty(0, np.intp)))
+            self._accept(Plan(unknowns=self.unknowns, direct=self._direct.copy(), missing=np.empty(0, np.intp)))
             return
         system = self.system()
         rank = self._structural_rank(system)
@@ -77,7 +77,7 @@ class CodedDecoder(Decoder):
             missing = np.flatnonzero(~self._known)
             self._accept(plan_of(
                 found, missing=missing, wanted=self.outer.source[missing], unknowns=self.unknowns,
-                direct=dict(self._direct), keys=tuple(self._keys), rows=tuple(self._rows), realify=False,
+                direct=self._direct.copy(), keys=tuple(self._keys), rows=tuple(self._rows), realify=False,
                 reason="the outer product code makes the rows sparse",
             ))  # fmt: skip
 

@@ -17,6 +17,7 @@ from scipy.sparse.csgraph import structural_rank
 from cmm.core.errors import FailureKind
 from cmm.core.task import IntArray
 from cmm.linalg.dense import CONDITION_LIMIT, RowSpace, combinations, factorise
+from cmm.linalg.directs import Directs
 from cmm.linalg.inactivation import sparse_plan
 from cmm.linalg.plan import CombinationPlan, DecodingError, LuPlan, Plan, Residual, SourceKey
 from cmm.linalg.rows import CodedRow, Targets, stack
@@ -41,7 +42,7 @@ class Decoder:
     def __init__(self, unknowns: int, targets: Targets, *, realify: bool = False, method: str = "auto") -> None:
         self.unknowns, self.targets, self.realify, self.method = unknowns, targets, realify, method
         self._tasks: set[int] = set()
-        self._direct: dict[int, tuple[SourceKey, complex]] = {}
+        self._direct = Directs(unknowns)
         self._known = np.zeros(unknowns, dtype=bool)
         self._touched = np.zeros(unknowns, dtype=bool)
         self._keys: list[SourceKey] = []
@@ -152,7 +153,7 @@ class Decoder:
         if not self.targets.identity:
             self._attempt_combinations()
         elif len(self._direct) == self.unknowns:
-            self._accept(Plan(unknowns=self.unknowns, direct=dict(self._direct), missing=np.empty(0, np.intp)))
+            self._accept(Plan(unknowns=self.unknowns, direct=self._direct.copy(), missing=np.empty(0, np.intp)))
         else:
             self._attempt_residual()
 
@@ -227,7 +228,7 @@ class Decoder:
         entries = matrix.data[keep], column[matrix.indices[keep]], indptr
         inner = sp.csr_array(entries, shape=(len(alive), len(missing)))
         return Residual(
-            self.unknowns, missing, dict(self._direct), tuple(self._keys[k] for k in alive),
+            self.unknowns, missing, self._direct.copy(), tuple(self._keys[k] for k in alive),
             tuple(self._rows[k] for k in alive), inner, self.realify,
         )  # fmt: skip
 
@@ -247,8 +248,8 @@ class Decoder:
         if self.realify and np.iscomplexobj(dense):
             dense = np.concatenate([dense.real, dense.imag])
         found = combinations(dense, wanted)
-        if found.residual > 1.0 or not found.condition <= CONDITION_LIMIT:
-            message = f"the wanted sums need a combination with condition {found.condition:.1e}"
+        if found.residual > 1.0:
+            message = f"the wanted sums need a combination of condition above {CONDITION_LIMIT:.1e}"
             self._refuse(FailureKind.ILL_CONDITIONED, message, 1)
             return
         equations = np.flatnonzero(np.abs(found.matrix).max(axis=0) > 0)

@@ -236,7 +236,7 @@ class LineDecoder(Decoder):
         received[self.code.source[self._known]] = True
         steps, amplification = schedule(self.code, received)
         plan = LinePlan(
-            unknowns=self.unknowns, direct=dict(self._direct), missing=missing, sources=tuple(self._keys),
+            unknowns=self.unknowns, direct=self._direct.copy(), missing=missing, sources=tuple(self._keys),
             rows=tuple(self._rows), rank=self.unknowns, condition=max(1.0, amplification),
             reason=f"{len(steps)} lines solved, smallest predicted error first",
             cells=len(received), place=place, wanted=self.code.source[missing], steps=tuple(steps),

@@ -247,20 +247,25 @@ class Master:
     def restore(self, results: Iterable[tuple[Saved, list[Array]]]) -> int:
         """Take over results of an earlier run, before `run`; returns how many. Those that were not checked when they
         were saved are checked now, if results are checked at all."""
-        taken: dict[int, Assignment] = {}
         wrong = 0
-        for saved, blocks in results:
-            task = saved.assignment.task
-            if task in taken:
-                continue
-            if not saved.checked and self._fault(saved.assignment, blocks):
-                wrong += 1
-                continue
-            taken[task] = saved.assignment
-            self._put(saved.assignment, blocks)
+
+        def taken() -> Iterator[Assignment]:
+            nonlocal wrong
+            seen: set[int] = set()
+            for saved, blocks in results:
+                if saved.assignment.task in seen:
+                    continue
+                if not saved.checked and self._fault(saved.assignment, blocks):
+                    wrong += 1
+                    continue
+                seen.add(saved.assignment.task)
+                self._put(saved.assignment, blocks)
+                yield saved.assignment
+
+        restored = restore(self.coordinator, taken())
         if wrong and self.checkpoint is not None:
             self.checkpoint.warn(f"{wrong} results were not checked in the earlier run, are wrong, and are not used")
-        return restore(self.coordinator, taken.values())
+        return restored
 
     def _give_back(self, blocks: Sequence[Array]) -> None:
         if self.link is not None:

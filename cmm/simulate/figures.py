@@ -7,6 +7,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +138,14 @@ def bar_figure(groups: Mapping[str, Mapping[str, float]], path: Path, label: str
 
 
 def check_path(path: Path | None, flag: str = "--figure") -> None:
-    """To be called before a long run. Raises UsageError for a format that is not known, OutputError for a file that
-    cannot be written."""
+    """To be called before a long run. Raises UsageError for a format that is not known or without Matplotlib,
+    OutputError for a file that cannot be written."""
     if path is None:
         return
     if path.suffix.lower() not in FORMATS:
         raise UsageError(flag, f"must end in {', '.join(FORMATS)}", str(path), "Use for example figure.png.")
+    if find_spec("matplotlib") is None:
+        raise UsageError(flag, "needs Matplotlib", str(path), "Install it: pip install 'cmm[plot]'.")
     if not path.parent.is_dir():
         raise OutputError(flag, "must be in a folder that exists", str(path), f"Make {path.parent} first.")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):

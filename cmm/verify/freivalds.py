@@ -14,6 +14,11 @@ cannot move, but not below a floor. A row beyond 6 g u R_k is suspect, and g its
 explains. Suspects are recomputed element by element (`recompute`), with a bound that rounding cannot exceed: what a
 limit this sharp flags wrongly costs a moment, not the result. Nothing is relative to |C|, which for orthogonal A and B
 would be all noise.
+
+Precision. In single precision u and w are made in single precision as well, without copies of A and B. What that rounds
+off is of the order of the result's own rounding, and less where sums are short: it counts as such. Whether an error is
+seen does not depend on it, since the same w stands against the right result and the wrong one. C~ x is made in double
+precision: what rounds off there would differ between the two.
 """
 
 from __future__ import annotations
@@ -27,12 +32,12 @@ import numpy as np
 from cmm.core.grid import Grid, Partition
 from cmm.core.rng import secret_generator
 from cmm.core.task import Array, Assignment, Combination, IntArray
-from cmm.verify.recompute import Operand, Recomputation, disagreement, double, unit_roundoff, wide, wide_bands
+from cmm.verify.passes import TILE, squares, tile_size, tiles, times
+from cmm.verify.recompute import Operand, Recomputation, disagreement, double, unit_roundoff, wide
 
 _SIGMAS = 6.0  # 2e-9 for a normal tail; exceeding it only leads to a recomputation
 _EXAMINED = 4  # rows recomputed at most
 _FEW = 16  # rows below which a median says nothing about g
-_SLAB = 1 << 20  # bytes of a result converted at a time
 
 
 @dataclass(frozen=True)
@@ -79,13 +84,17 @@ class ResultCheck:
         rng = secret_generator() if rng is None else rng
         grid = partition.grid
         self.partition, self._a, self._b = partition, a, b
+        self.roundoff = max(unit_roundoff(a.dtype), unit_roundoff(b.dtype))
+        self._kind = np.result_type(a.dtype, b.dtype)
+        kind = double(self._kind)
         self._x = random_vector(partition.block_cols, rng)
-        kind = double(np.result_type(a.dtype, b.dtype))
+        if self.roundoff > 1e-12:  # exactly what a product in single precision multiplies by
+            self._x = self._x.astype(np.float32).astype(np.float64)
         self._u = [np.zeros((_length(rows), grid.n), kind) for rows in self._row_parts()]
-        self._w = np.zeros((grid.chunks_a, grid.chunks_b, partition.block_rows), kind)
+        self._w = np.zeros((grid.p, grid.chunks_b, partition.r), kind)  # w_ij of part k of A, all its i in a row
         self._squares_a = np.zeros((grid.chunks_a, partition.block_rows))
         self._squares_b = np.zeros(grid.chunks_b)  # sum_c x_c^2 |B_c|^2 by chunk
-        self.roundoff = max(unit_roundoff(a.dtype), unit_roundoff(b.dtype))
+        self._least = self._smallest_scale()
         self._floor, self._trusted = noise_levels(partition.chunk_rows, self.roundoff)
         self._known = np.full((grid.chunks_a, partition.block_rows), self._floor)  # g by row, as far as it is known
         self._ready = False
@@ -112,11 +121,11 @@ class ResultCheck:
         return self
 
     def steps(self) -> Iterator[None]:
-        """The preparation in pieces of about 4 MB of A or B."""
+        """The preparation in pieces of up to 4 MB of A or B."""
         for jb in range(self.partition.grid.chunks_b):
             yield from self._multiply_b(jb)
-        for ia in range(self.partition.grid.chunks_a):
-            yield from self._multiply_a(ia)
+        for part, rows in enumerate(self._row_parts()):
+            yield from self._multiply_a(part, rows)
         self._u = []
         self._ready = True
 
@@ -135,11 +144,8 @@ class ResultCheck:
         found._x = np.concatenate([factors[j] * self._x[:width] for j, width in parts])
         found._squares_b[0] = float(self._b.norms**2 @ found._x**2)
         found._squares_a[0] = self._a.norms**2
-        for i in range(grid.m):
-            cols = p.a_slices(i)[1]
-            for k in range(grid.p):
-                w = self._w[k * grid.m + i, k * grid.n : (k + 1) * grid.n, : _length(cols)]
-                found._w[0, 0, cols] += factors @ w
+        for k in range(grid.p):
+            found._w[0, 0] += factors @ self._w[k, k * grid.n : (k + 1) * grid.n]
         found._u, found._ready = [], True
         return found
 
@@ -153,25 +159,28 @@ class ResultCheck:
         x = self._x[: _length(cols)]
         if known := self.partition.grid.p == 1:
             self._squares_b[jb] = float(self._b.norms[cols] ** 2 @ x**2)
-        for band, block in wide_bands(self._b, rows, cols):
-            self._u[part][band.start - rows.start : band.stop - rows.start, j] = block @ x
+        for down, across, block in tiles(self._b, rows, cols, TILE):
+            piece = x[across.start - cols.start : across.stop - cols.start]
+            self._u[part][down.start - rows.start : down.stop - rows.start, j] += block @ piece.astype(block.real.dtype)
             if not known:
-                self._squares_b[jb] += float(squares(block) @ x**2)
+                self._squares_b[jb] += float(squares(block) @ piece**2)
             yield
 
-    def _multiply_a(self, ia: int) -> Iterator[None]:
-        n = self.partition.grid.n
-        rows, cols = self.partition.a_slices(ia)
-        if known := self.partition.grid.p == 1:
-            self._squares_a[ia, : _length(cols)] = self._a.norms[cols] ** 2
-        for band, block in wide_bands(self._a, rows, cols):
-            for part, u in enumerate(self._u):
-                piece = u[band.start - rows.start : band.stop - rows.start]  # may be one row short: that row is padding
-                target = self._w[ia, part * n : (part + 1) * n, : _length(cols)]
-                np.add(target, piece.T @ block[: len(piece)], out=target)
-            if not known:
-                self._squares_a[ia, : _length(cols)] += squares(block)
+    def _multiply_a(self, part: int, rows: slice) -> Iterator[None]:
+        """All w of the row part `part` of A: its columns do not care where the chunks end."""
+        grid, total = self.partition.grid, np.zeros(self.partition.r)
+        us = [u.astype(self._kind, copy=False) for u in self._u]
+        for down, across, block in tiles(self._a, rows, slice(0, len(total)), tile_size(grid.n, self._kind)):
+            for k, u in enumerate(us):
+                piece = u[down.start - rows.start : down.stop - rows.start]  # may be one row short: that row is padding
+                self._w[part, k * grid.n : (k + 1) * grid.n, across] += piece.T @ block[: len(piece)]
+            if grid.p > 1:
+                total[across] += squares(block)
             yield
+        for i in range(grid.m):
+            cols = self.partition.a_slices(i)[1]
+            norms = total[cols] if grid.p > 1 else self._a.norms[cols] ** 2
+            self._squares_a[part * grid.m + i, : _length(cols)] = norms
 
     # ---- checks --------------------------------------------------------------------------------------------------
 
@@ -223,24 +232,43 @@ class ResultCheck:
         return self._examine(assignment, output, block, error, ratio, limits, suspects)
 
     def _expected(self, assignment: Assignment, output: int) -> tuple[Array, Array]:
-        """(sum of A~^T B~ x, R) by row of the output."""
+        """(sum of A~^T B~ x, R) by row of the output; R on top of what underflow may do."""
         values: Array = np.zeros(self.partition.block_rows)
-        total = np.zeros(self.partition.block_rows)
+        scale = np.zeros(self.partition.block_rows)
         for x, y in assignment.outputs[output]:
             a, b = assignment.a[x], assignment.b[y]
             values = values + self._combined(a, b)
-            total += (np.abs(a.values) ** 2 @ self._squares_a[a.indices]) * (
-                np.abs(b.values) ** 2 @ self._squares_b[b.indices]
-            )
-        return values, np.sqrt(total)
+            left = np.abs(a.values) ** 2 @ self._squares_a[a.indices]
+            right = np.abs(b.values) ** 2 @ self._squares_b[b.indices]
+            scale = np.hypot(scale, np.sqrt(left) * np.sqrt(right))
+        return values, np.where(scale > 0, scale + self._least, 0)
+
+    def _smallest_scale(self) -> float:
+        """Where the shared dimension is split, parts of columns can be so small that products underflow: what that
+        makes of a row at most, each product and coded element being off by the smallest normal number, by u."""
+        if self.partition.grid.p == 1:  # the columns are scaled
+            return 0.0
+        norms = 1.0 + sum(float(operand.norms.max(initial=0.0)) for operand in (self._a, self._b))
+        sums = 2 * (self.partition.chunk_rows + 1) * float(np.abs(self._x).sum()) * norms
+        return sums * float(np.finfo(self._kind).tiny) / self.roundoff
 
     def _combined(self, a: Combination, b: Combination) -> Array:
         if a.is_unit and b.is_unit:
-            return self._w[a.indices[0], b.indices[0]]
-        total: Array = np.zeros(self.partition.block_rows)
-        for ia, value in zip(a.indices, a.values, strict=True):
-            total = total + value * (b.values @ self._w[ia, b.indices])
+            part, cols = self._place(int(a.indices[0]))
+            w = self._w[part, b.indices[0], cols]
+            return w if len(w) == self.partition.block_rows else np.append(w, 0)  # a chunk that is one short
+        kind = np.result_type(self._w.dtype, a.values.dtype, b.values.dtype)
+        total: Array = np.zeros(self.partition.block_rows, kind)
+        for ia, value in zip(a.indices.tolist(), a.values, strict=True):
+            part, cols = self._place(ia)
+            total[: _length(cols)] += value * (b.values @ self._w[part, b.indices, cols])
         return total
+
+    def _place(self, ia: int) -> tuple[int, slice]:
+        """Row part of a chunk of A and its columns."""
+        part, i = divmod(ia, self.partition.grid.m)
+        bounds = self.partition.bounds_r
+        return part, slice(bounds[i], bounds[i + 1])
 
     @staticmethod
     def _lefts(assignment: Assignment, output: int) -> list[Combination]:
@@ -281,7 +309,8 @@ class ResultCheck:
     def _hopeless(self, assignment: Assignment, output: int) -> float:
         """A ratio that no rounding in any order of summation reaches: nothing needs to be recomputed then."""
         degrees = [assignment.a[x].degree * assignment.b[y].degree for x, y in assignment.outputs[output]]
-        return 4 * (self.partition.chunk_rows + 8 + max(degrees)) * float(np.sqrt(sum(degrees))) * self._root
+        terms = self.partition.chunk_rows + self.partition.block_cols + 8 + max(degrees)  # of the result and of u
+        return 4 * terms * float(np.sqrt(sum(degrees))) * self._root
 
 
 def noise_levels(s: int, roundoff: float) -> tuple[float, float]:
@@ -294,13 +323,6 @@ def noise_levels(s: int, roundoff: float) -> tuple[float, float]:
 def random_vector(length: int, rng: np.random.Generator) -> Array:
     """Entries +- uniform[0.5, 1.5], float64."""
     return rng.uniform(0.5, 1.5, length) * rng.choice([-1.0, 1.0], length)
-
-
-def squares(block: Array) -> Array:
-    """Sum of |element|^2 by column of a float64 or complex128 block."""
-    if block.dtype.kind == "c":
-        return squares(block.real) + squares(block.imag)
-    return np.einsum("ij,ij->j", block, block)
 
 
 def _length(part: slice) -> int:
@@ -343,17 +365,3 @@ class Block:
 
     def row(self, index: int) -> tuple[Array, Array | float]:
         return wide(self.array[index]), 0.0
-
-
-def times(array: Array, x: Array) -> Array:
-    """array @ x in double precision, by slabs of rows where that needs a conversion."""
-    if array.dtype in (np.float64, np.complex128):
-        return array @ x
-    height = max(1, _SLAB // max(1, array.shape[1] * 16))
-    scratch = np.empty((min(height, len(array)), array.shape[1]), double(array.dtype))
-    found = np.zeros(len(array), np.result_type(scratch, x))
-    for k in range(0, len(array), height):
-        slab = scratch[: len(array) - k]
-        np.copyto(slab, array[k : k + height])
-        np.matmul(slab, x, out=found[k : k + height])
-    return found

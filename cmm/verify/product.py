@@ -13,7 +13,8 @@ import numpy as np
 
 from cmm.core.grid import Grid, Partition
 from cmm.core.task import Array, Assignment, Combination
-from cmm.verify.freivalds import ResultCheck, Verdict, times
+from cmm.verify.freivalds import ResultCheck, Verdict
+from cmm.verify.passes import times
 from cmm.verify.recompute import Operand, wide
 
 _EXACT_RANGE = 400  # scaling x by powers of two up to here loses nothing that matters

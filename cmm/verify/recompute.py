@@ -77,20 +77,6 @@ def double(dtype: np.dtype[Any]) -> type[np.generic]:
     return np.complex128 if dtype.kind == "c" else np.float64
 
 
-def wide_bands(operand: Operand, rows: slice, cols: slice) -> Iterator[tuple[slice, Array]]:
-    """(rows, block in double precision) of a chunk, band by band. The block is not copied where it need not be, and is
-    good until the next one is asked for."""
-    kind, width = double(operand.dtype), int(cols.stop - cols.start)
-    scratch: Array | None = None
-    for band in bands(rows, width, np.dtype(kind).itemsize):
-        block = operand.view(band, cols)
-        if block is None or block.dtype != kind:
-            height = int(band.stop - band.start)
-            scratch = np.empty((height, width), kind) if scratch is None else scratch
-            block = operand.block(band, cols, out=scratch[:height])
-        yield band, block
-
-
 class Recomputation:
     """Rows of one output of an assignment, computed from A and B.
 

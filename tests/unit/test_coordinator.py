@@ -160,7 +160,7 @@ def test_only_what_is_overdue_is_repaired_and_no_more_than_that() -> None:
     assert {worker for worker, *_ in sends} == {1, 2}
     assert t.c.statuses()[4] is Status.STRAGGLER
     stuck = set(t.c.outstanding()[4])
-    support = {int(u) for row in t.c.rows(16) for u in row.indices}
+    support = {int(u) for row in t.c.code.rows(t.c.assignment(16)) for u in row.indices}
     assert stuck <= support
     t.now += 0.1
     assert t.tick() == []  # deficit covered

@@ -13,6 +13,7 @@ from cmm.core.task import Array, Assignment, Combination
 from cmm.matrices.files import as_source
 from cmm.matrices.scaling import ScaledMatrix, look_at, unscale
 from cmm.verify.freivalds import ResultCheck, noise_levels, random_vector
+from cmm.verify.passes import tiles, times
 from cmm.verify.product import check_product
 
 DTYPES = ["f4", "f8", "c8", "c16"]
@@ -111,9 +112,10 @@ def test_no_honest_result_is_refused(kind, dtype):
 
 
 def test_margins_on_ordinary_data():
-    """How far below the limit honest results stay: the 6 sigmas of the limit are at least 3 of the noise."""
+    """How far below the limit honest results stay. In single precision half of the noise is that of the w's; the
+    largest of 120 000 rows had 0.55."""
     rng = np.random.default_rng(7)
-    for dtype, most in (("f4", 0.5), ("f8", 0.2), ("c8", 0.5), ("c16", 0.2)):
+    for dtype, most in (("f4", 0.7), ("f8", 0.2), ("c8", 0.5), ("c16", 0.2)):
         ratios = []
         for _ in range(6):
             case = Case.of("normal", 400, 160, 160, Grid(4, 4), dtype, rng)
@@ -253,13 +255,38 @@ def test_misuse_is_told():
 
 
 def test_steps_come_in_pieces(monkeypatch):
-    monkeypatch.setattr("cmm.verify.recompute._BAND", 1000)
+    monkeypatch.setattr("cmm.verify.freivalds.TILE", 1000)
+    monkeypatch.setattr("cmm.verify.freivalds.tile_size", lambda *about: 1000)
     rng = np.random.default_rng(9)
     case = Case.of("positive", 203, 30, 30, Grid(2, 3, 2), "f4", rng)
     check = ResultCheck(case.partition, case.a, case.b)
     assert sum(1 for _ in check.steps()) > 4 * 6
     for assignment in case.assignments(6, rng):
         assert check.check(assignment, 0, case.result(assignment)).ok
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("grid", [Grid(2, 2, 2), Grid(3, 2, 3)])
+def test_honest_results_of_parts_that_underflow_are_not_refused(grid, dtype):
+    """Half of the rows so small that products of theirs are below the normal range, or below all numbers."""
+    single = np.finfo(dtype).eps > 1e-12
+    for power in (-17, -20, -21, -22, -25) if single else (-70, -82, -150, -158, -170):
+        rng = np.random.default_rng(-power)
+        A, B = data("normal", (400, 40), dtype, rng), data("positive", (400, 60), dtype, rng)
+        A[:200] *= 10.0**power
+        B[:200] *= 10.0**power
+        a, b = (look_at(as_source(X, name), np.dtype(dtype)) for X, name in ((A, "--a"), (B, "--b")))
+        partition = Partition(grid, 400, 40, 60)
+        check = ResultCheck(partition, a, b).prepare()
+        for ia in range(grid.chunks_a):
+            jb = ia // grid.m * grid.n
+            block = np.zeros((partition.block_rows, partition.block_cols), dtype)
+            product = a.block(*partition.a_slices(ia)).T @ b.block(*partition.b_slices(jb))
+            block[: product.shape[0], : product.shape[1]] = product
+            one = Assignment.pair(0, Combination.unit(ia), Combination.unit(jb), grid.chunks_b)
+            assert (verdict := check.check(one, 0, block)).ok, (power, ia, verdict)
+            block[1, 2] += np.asarray(1, dtype)
+            assert not check.check(one, 0, block).ok
 
 
 def test_the_random_vector():
@@ -395,6 +422,40 @@ def test_exchanged_blocks_and_columns_of_c_do_not_cancel():
         assert not check_product(case.a, case.b, C[:, order], unscaled=False, results=check).ok
         assert not check_product(case.a, case.b, C[order], unscaled=False, results=check).ok
     assert check_product(case.a, case.b, C, unscaled=False, results=check).ok
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "c16"])
+def test_tiles_cover_everything_once_and_copy_what_they_must(order, scaled, dtype):
+    rng = np.random.default_rng(1)
+    A = np.asarray(data("bad scale" if scaled else "normal", (700, 90), dtype, rng), order=order)
+    a = look_at(as_source(A, "--a"), A.dtype)
+    for size in (700, 9000, 1 << 20):
+        seen, sizes = np.zeros(A.shape, int), []
+        for down, across, block in tiles(a, slice(5, 690), slice(1, 88), size):
+            seen[down, across] += 1
+            sizes.append(block.nbytes)
+            assert block.dtype == A.dtype
+            assert np.shares_memory(block, A) == (not scaled)
+            assert np.array_equal(block, a.block(down, across))
+            if size == 9000 and not scaled:  # along the order in memory
+                assert (block.shape[1] > block.shape[0]) == (order == "C")
+        assert (seen[5:690, 1:88] == 1).all()
+        assert seen.sum() == 685 * 87
+        assert max(sizes) <= max(size, 64 * A.itemsize)
+        assert len(sizes) <= 4 + 3 * A.nbytes / size
+
+
+def test_products_of_results_are_made_in_double_precision():
+    """And those of slabs of rows, edges included, are the same."""
+    rng = np.random.default_rng(2)
+    for shape in ((1, 1), (700, 300), (3, 70000), (0, 4), (4, 0)):
+        for dtype in DTYPES:
+            array, x = data("positive", shape, dtype, rng), random_vector(shape[1], rng)
+            found, exact = times(array, x), array.astype("c16" if dtype[0] == "c" else "f8") @ x
+            assert found.dtype == exact.dtype
+            assert np.allclose(found, exact, rtol=1e-12, atol=1e-12 * shape[1])
 
 
 def test_a_look_at_the_data_copies_nothing_that_lies_there_as_it_is():

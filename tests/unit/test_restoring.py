@@ -46,12 +46,14 @@ def test_nothing_is_done_twice(case: Case) -> None:
 
 def run(job: Coordinator, models: dict[int, Any], **driver: Any) -> list[Assignment]:
     """The results that were accepted, in order; fails when a task is sent that was restored."""
-    restored = set(job.ledger.items)
+    restored = job.ledger.issued()
     accepted: list[Assignment] = []
     original = job.decoder.add
 
     def add(task: int, rows: Any) -> None:
-        accepted.append(job.ledger.items[task].assignment)
+        assignment = job.assignment(task)
+        assert assignment is not None
+        accepted.append(assignment)
         original(task, rows)
 
     job.decoder.add = add  # type: ignore[method-assign]
