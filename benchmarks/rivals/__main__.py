@@ -30,8 +30,9 @@ from cmm.bench.statistics import finite
 from cmm.bench.store import Store
 from cmm.core.errors import CmmError, ExitCode, UsageError
 from cmm.core.grid import Grid, Partition
+from cmm.core.options import Parser
 from cmm.matrices.files import check_output
-from cmm.simulate.options import Parser, read_count, read_number
+from cmm.simulate.options import read_count, read_number
 
 MOST = 10**4  # workers, runs of each: a bound on what a typing error can start
 
@@ -90,8 +91,8 @@ def check_out(path: Path | None) -> None:
     """Judge before the first run whether the rows can be written. Raises UsageError or OutputError."""
     if path is None:
         return
-    if path.suffix == ".json":
-        raise UsageError("--out", "must not end in .json, which is for the JSON", str(path), "Use rivals.csv, say.")
+    if path.suffix != ".csv":
+        raise UsageError("--out", "must end in .csv: the JSON goes beside it", str(path), "Use rivals.csv, say.")
     check_output(path, overwrite=True, argument="--out", matrix=False)
 
 

@@ -24,10 +24,11 @@ from cmm.bench.points import (
 )
 from cmm.bench.store import Store
 from cmm.core.errors import CmmError, DataError, ExitCode, Refusal, UsageError
+from cmm.core.options import Parser
 from cmm.matrices.files import check_output, write_atomic
 from cmm.runtime import launch
 from cmm.simulate.figures import check_path, new_figure
-from cmm.simulate.options import Parser, read_count, read_number
+from cmm.simulate.options import read_count, read_number
 from cmm.simulate.profile import MachineProfile
 
 # Bounds on what a typing error can start: of a range of ranks, runs of each case, simulated workers, a side.
@@ -178,8 +179,8 @@ def sweep_command(options: argparse.Namespace) -> ExitCode:
     limit = read_number("--limit", options.limit, 1)
     out = array_path(options.out, options.array)
     check_out(out)
-    if out.suffix == ".json":
-        raise UsageError("--out", "must not end in .json, where the medians go", str(out), "Use results.csv, say.")
+    if out.suffix != ".csv":
+        raise UsageError("--out", "must end in .csv: the medians go beside it, as .json", str(out), "Use results.csv.")
     store = read_store(out)
     environment = machine()
     with scratch(options.scratch) as folder:
@@ -280,7 +281,7 @@ def _add_plot(p: argparse.ArgumentParser) -> None:
     p.add_argument("--figure", type=Path, required=True, help=".png, .pdf or .svg")
     p.add_argument("--profile", default=None, help="of the machine (a JSON file of cmm.bench profile, or default): "
                    "simulate the curves of strong and weak scaling too")  # fmt: skip
-    p.add_argument("--continue", dest="most", default="1000", metavar="W", help="up to W workers (default 1000)")
+    p.add_argument("--continue", dest="most", metavar="W", help="with --profile: up to W workers (default 1000)")
     p.set_defaults(command=plot_command)
 
 
@@ -290,7 +291,9 @@ def plot_command(options: argparse.Namespace) -> ExitCode:
 
     check_figure(options.figure, "--figure")
     profile = None if options.profile is None else MachineProfile.named(options.profile)
-    most = read_count("--continue", options.most, MOST_WORKERS)
+    if profile is None and options.most is not None:
+        raise UsageError("--continue", "goes with --profile", options.most, "Name the machine's profile, or default.")
+    most = read_count("--continue", options.most or "1000", MOST_WORKERS)
     runs: dict[object, Run] = {}
     for path in options.csv:
         found = read_store(path, "FILE.csv", update=False).rows

@@ -46,12 +46,41 @@ class Option:
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError instead of printing and exiting."""
+    """Raises UsageError instead of printing and exiting; options are not to be abbreviated."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
+        if stranger := re.match(r"unrecognized arguments: (\S+)", message):
+            refuse_unknown(
+                "command line",
+                "an option",
+                self.prog.removeprefix("python -m "),
+                stranger[1].partition("=")[0],
+                self._names(),
+            )
         match = re.match(r"argument (\S+?)(?:/\S+)?: (.*)", message, re.DOTALL)
         argument, rule = (match[1], match[2]) if match else ("command line", message)
-        raise UsageError(argument, rule, "nothing" if rule.startswith("expected") else "something else", "See --help.")
+        absent = rule.startswith("expected") or "are required" in rule
+        raise UsageError(argument, rule, "nothing" if absent else "something else", "See --help.")
+
+    def _names(self) -> list[str]:
+        """All options, those of commands too."""
+        names: list[str] = []
+        for action in self._actions:
+            names += action.option_strings
+            if isinstance(action, argparse._SubParsersAction):
+                names += [name for parser in action.choices.values() for name in parser._names()]
+        return list(dict.fromkeys(names))
+
+
+def refuse_unknown(argument: str, what: str, program: str, name: str, known: Iterable[str]) -> NoReturn:
+    """Raise UsageError for a name that is not among the known ones, with the nearest of them or all."""
+    names = list(known)
+    near = get_close_matches(name, names, n=1)
+    remedy = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(names)}."
+    raise UsageError(argument, f"must be {what} of {program}", repr(name), remedy)
 
 
 @dataclass(frozen=True)
@@ -90,7 +119,7 @@ class OptionTable:
 
     def parser(self) -> Parser:
         """Its values stay text; they are read with the table."""
-        parser = Parser(prog=self.program, add_help=False, allow_abbrev=False, description=self.description,
+        parser = Parser(prog=self.program, add_help=False, description=self.description,
                         epilog=self.epilog, usage=f"python -m {self.program} [JOB.toml] [flags]")  # fmt: skip
         parser.add_argument("job", nargs="*", metavar="JOB.toml", help="a job file (TOML)")
         job = parser.add_argument_group("the job (every flag is also a key of the job file)")
@@ -115,7 +144,7 @@ class OptionTable:
         given, unknown = self.parser().parse_known_args(list(argv))
         strangers = [text for text in unknown if text.startswith("-")]
         if strangers:
-            self._refuse_unknown("command line", "a flag", strangers[0].partition("=")[0], self.flags)
+            refuse_unknown("command line", "a flag", self.program, strangers[0].partition("=")[0], self.flags)
         jobs = given.job + unknown  # argparse takes a positional that follows flags for an unknown one
         if len(jobs) > 1:
             raise UsageError("JOB.toml", "must be one job file", " ".join(jobs), "Start one job at a time.")
@@ -145,12 +174,6 @@ class OptionTable:
         self.rules[option.name].check(argument, value)
         return os.path.abspath(os.path.join(base, text)) if option.kind == "path" else value
 
-    def _refuse_unknown(self, argument: str, what: str, name: str, known: Iterable[str]) -> NoReturn:
-        names = list(known)
-        near = get_close_matches(name, names, n=1)
-        remedy = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(names)}."
-        raise UsageError(argument, f"must be {what} of {self.program}", repr(name), remedy)
-
     # ---- job files -------------------------------------------------------------------------------------------
 
     def read_job(self, path: str) -> dict[str, Any]:
@@ -159,7 +182,7 @@ class OptionTable:
         values: dict[str, Any] = {}
         for key, raw in load_toml(path).items():
             if key not in self.by_key:
-                self._refuse_unknown(path, "a key", key, self.by_key)
+                refuse_unknown(path, "a key", self.program, key, self.by_key)
             option = self.by_key[key]
             values[option.name] = self._from_toml(option, raw, f"{key} in {path}", base)
         return values

@@ -16,14 +16,15 @@ from cmm.doctor.findings import Finding, as_mapping, healthy, lines
 from cmm.runtime.launch import SILENT_WAIT, Launch, detect, say
 
 EPILOG = """\
-Exit codes: 0 nothing has to be changed, 1 something has to, 64 usage. Alone it starts two ranks with the mpirun that it
-finds; under a launcher (mpirun -n 4 python -m cmm.doctor) it looks at the world that this launcher makes."""
+Exit codes: 0 nothing has to be changed, 1 something has to, 64 usage, 130 interrupted. Alone it starts two ranks with
+the mpirun that it finds; under a launcher (mpirun -n 4 python -m cmm.doctor) it looks at the world that this makes."""
+INTERRUPTED = 130  # as shells say it: nothing can be taken up again
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Examine and say what is found; returns the exit code."""
     parser = Parser(prog="python -m cmm.doctor", description="Check MPI, launcher, BLAS, memory and scratch of this "
-                    "site.", epilog=EPILOG, allow_abbrev=False)  # fmt: skip
+                    "site.", epilog=EPILOG)  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")
     launch = detect()
     try:
@@ -35,7 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             say(f"cmm.doctor: {error}")
         return int(error.exit_code)
     ranked = launch.size is not None and launch.size > 1
-    findings = _under_launcher(launch) if ranked else _alone()
+    try:
+        findings = _under_launcher(launch) if ranked else _alone()
+    except KeyboardInterrupt:
+        say("cmm.doctor: interrupted")
+        return INTERRUPTED
     if findings is None:
         return 0
     print(json.dumps(as_mapping(findings), indent=2) if given.json else "\n".join(lines(findings)), flush=True)
@@ -57,6 +62,8 @@ def _alone() -> list[Finding]:
 def _under_launcher(launch: Launch) -> list[Finding] | None:
     from cmm.doctor import world
 
+    if foreign := launching.foreign(launch.launcher):
+        return [foreign] if launch.first else None
     try:
         return world.examine(launch)
     except (ImportError, RuntimeError) as error:  # mpi4py raises RuntimeError when it finds no MPI library

@@ -46,6 +46,9 @@ def attempt(words: Sequence[str], seconds: float = SECONDS) -> Tried:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         text, code = process.communicate()[0], None
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     return Tried(code, *_answers(text))
 
 
@@ -134,6 +137,16 @@ def two_ranks(mpirun: str, kind: str, cores: int) -> list[Finding]:
 
 _FOREIGN = ("the launcher belongs to another MPI than the library", "Use the launcher of the MPI that mpi4py loads: "
             "its mpirun, or srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH).")  # fmt: skip
+
+
+def foreign(launcher: str) -> Finding | None:
+    """Under Open MPI's mpirun MPICH ends inside MPI_Init, with words of its own: found out before."""
+    if not launcher.startswith("Open MPI"):
+        return None
+    found, vendor = library()
+    if vendor != "mpich":
+        return None
+    return wrong("world", f"{launcher} started this, but mpi4py loads {found.text}: {_FOREIGN[0]}", _FOREIGN[1])
 
 
 def judge_world(answers: Sequence[Mapping[str, Any]], ranks: int, shown: str) -> list[Finding]:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NoReturn
 
+from cmm.core.errors import ExitCode
 from cmm.runtime.dial import Dial
 from cmm.runtime.habits import prepare, sign_off, unsurvivable
 from cmm.runtime.handshake import CHALLENGE, FRAME, Frame, send_frame
@@ -45,6 +46,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 # Messages of the rank to its supervisor, over a socket pair that keeps their boundaries.
 REPORT_TO = struct.Struct(f"!cI{CHALLENGE}sH")  # b"R", rank, secret, port; then the addresses, separated by spaces
 LONGEST = 4096
+KNOWN_CODES = frozenset(ExitCode)  # with which a rank may refuse a job before it begins; it has said why
 
 
 def how_it_died(code: int) -> str:
@@ -200,6 +202,9 @@ class _Supervisor:
         if in_order or self.rank == 0 or self.dial is None or (self.dial.ended and not self.dial.admitted):
             if code < 0 and self.rank is None and -code not in PASSED_ON:
                 say(f"cmm: a rank was lost before the job began ({how_it_died(code)}): nothing was computed, run again")
+            elif code not in KNOWN_CODES and self.rank is None and detect().first:
+                say(f"cmm: MPI did not start (exit code {code}). Is this the launcher of the MPI that mpi4py loads? "
+                    "python -m cmm.doctor tells")  # fmt: skip
             self._exit_like(code)
         self.dial.send(Frame.DIED, code)
         self._at(self._linger if self.dial.ended else float("inf"), self._leave)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from cmm.core.errors import CmmError, ExitCode
 from cmm.core.grid import Grid
+from cmm.core.options import Parser
 from cmm.simulate import design_cli, figures, latency_cli
 from cmm.simulate.experiment import DECODERS
-from cmm.simulate.options import Parser, experiments, read_count, read_processes
+from cmm.simulate.options import experiments, read_count, read_processes
 from cmm.simulate.statistics import Store
 from cmm.simulate.sweep import sweep
 from cmm.simulate.tables import recovery_table, threshold_table

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
-import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +19,6 @@ from cmm.simulate.experiment import CodeSpec, Experiment, read_tasks
 
 MOST_POINTS = 10000
 MOST_PROCESSES = 1000
-
-
-class Parser(argparse.ArgumentParser):
-    """Raises UsageError in place of leaving with exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError("command line", message, " ".join(sys.argv[1:]) or "nothing", f"See {self.prog} --help.")
 
 
 def read_points(flag: str, text: str) -> list[float]:

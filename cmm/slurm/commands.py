@@ -112,6 +112,26 @@ def check_partition(request: Request) -> None:
     except NoAnswer:
         return
     refuse_too_much(request, partitions(answer.out))
+    if not any(text.startswith("--overcommit") for text in request.sbatch):
+        refuse_too_many_cores(request, _cores_of_nodes(request.partition))
+
+
+def _cores_of_nodes(partition: str) -> list[int]:
+    """Of each kind of node, as Slurm counts them; empty when it does not tell."""
+    try:
+        answer = ask(["sinfo", "--noheader", "--format=%c", *(["--partition", partition] if partition else [])])
+    except NoAnswer:
+        return []
+    return [int(word.rstrip("+")) for word in answer.out.split() if word.rstrip("+").isdigit()]
+
+
+def refuse_too_many_cores(request: Request, cores: Sequence[int]) -> None:
+    """Raise UsageError when no node has so many."""
+    most, ranks, each = max(cores, default=0), request.tasks_per_node, request.cpus_per_task
+    if cores and ranks * each > most:
+        raise UsageError("--cpus-per-task" if each > 1 >= ranks / most else "--tasks-per-node",
+                         f"must make at most {most} cores a node: no node has more, the job would wait for ever",
+                         f"{ranks} ranks of {each}", "Ask for fewer, on more --nodes (sinfo -o '%n %c').")  # fmt: skip
 
 
 def partitions(text: str) -> dict[str, dict[str, str]]:

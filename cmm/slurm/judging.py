@@ -45,13 +45,13 @@ def check_folders(request: Request, *, here: bool) -> list[str]:
 
 def check_launcher(request: Request) -> list[str]:
     """A warning where the launcher does not belong to the MPI of this environment, which would make N worlds of one
-    rank, or none. With modules, or another environment, nobody knows before the job runs."""
+    rank, or none. With modules, or an environment that is not here, nobody knows before the job runs."""
     vendor = VENDORS.get(request.launcher, "")
-    other = request.venv and os.path.realpath(request.venv) != os.path.realpath(sys.prefix)
-    if not vendor or request.modules or other:
+    python = os.path.join(os.path.expanduser(request.venv), "bin", "python") if request.venv else sys.executable
+    if not vendor or request.modules or not os.access(python, os.X_OK):
         return []
     try:
-        found = json.loads(ask([sys.executable, "-m", "cmm.runtime.library"], limit=SECONDS).out)
+        found = json.loads(ask([python, "-m", "cmm.runtime.library"], limit=SECONDS).out)
     except (NoAnswer, ValueError):  # no MPI here; the doctor says why
         return []
     if found["vendor"] in ("", vendor):

@@ -19,7 +19,7 @@ from cmm.core.errors import UsageError
 from cmm.core.jobfile import TABLE, parse
 from cmm.core.options import Option, Parser
 from cmm.core.spec import JobSpec, flag, split_member
-from cmm.slurm.rules import LAUNCHERS, MOST_RANKS, MOST_TASKS, RULES, WARN, instead, time_limit
+from cmm.slurm.rules import LAUNCHERS, MOST_RANKS, MOST_TASKS, RULES, WARN, instead, refuse_odd_time, time_limit
 
 
 @dataclass(frozen=True)
@@ -192,6 +192,8 @@ def _check_together(given: argparse.Namespace) -> None:
     if given.launcher is not None and given.launcher not in LAUNCHERS:
         raise UsageError("--launcher", f"must be one of {', '.join(LAUNCHERS)}", repr(given.launcher),
                          "Use the one of the MPI that mpi4py loads (python -m cmm.doctor).")  # fmt: skip
+    if given.time:
+        refuse_odd_time(given.time)
     if given.wait and not given.submit:
         raise UsageError("--wait", "goes with --submit", "--wait alone", "Add --submit.")
     if given.requeue and not given.checkpoint:

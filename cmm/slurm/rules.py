@@ -80,6 +80,15 @@ def instead(name: str) -> str:
     return found if not found or found[0].isupper() else f"Use {found}."
 
 
+def refuse_odd_time(text: str) -> None:
+    """Raise UsageError for 99 minutes beside hours, and the like: a slip, though Slurm takes it."""
+    _, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if any(part > 59 for part in parts[1:]) or (dash and parts[0] > 23):
+        raise UsageError("--time", "must have minutes and seconds below 60, and hours below 24 beside days", repr(text),
+                         "Use HOURS:MINUTES:SECONDS, MINUTES, or DAYS-HOURS.")  # fmt: skip
+
+
 def time_limit(text: str) -> int:
     """Seconds of a time limit as Slurm reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
     days, dash, rest = text.rpartition("-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from dataclasses import replace
@@ -113,7 +114,8 @@ def test_a_wrong_array_is_refused(bad: str) -> None:
     (["--repeat", "0"], "--repeat: "), (["--repeat", "1e9"], "--repeat: must be a whole number from 1 to 10000"),
     (["--limit", "0"], "--limit: "),
     (["--plot", "figure.foo"], "--plot: must end in .png"), (["--array", "3/3"], "--array: "),
-    (["--out", "results.json"], "--out: must not end in .json"), (["--nosuch"], "command line: "),
+    (["--out", "results.json"], "--out: must end in .csv"), (["--out", "results.txt"], "--out: must end in .csv"),
+    (["--nosuch"], "command line: "), (["--rank", "3"], "got '--rank'. Did you mean --ranks?"),
     (["--launcher", ""], "--launcher: must name a command"),
     (["--launcher", "'mpirun"], "--launcher: must be words as a shell reads them"),
     (["--launcher", "nosuchlauncher --bind-to none"], "'nosuchlauncher' is not there"),
@@ -384,3 +386,18 @@ def test_the_simulated_curve_is_the_products_when_messages_are_free() -> None:
     assert times * np.array([1, 2, 4, 16]) == pytest.approx([2 * 512**3 / ideal.gemm] * 4)
     with pytest.raises(CmmError):
         simulated("nosuch/pull", 1, (8, 8, 8), ideal)
+
+
+def test_ctrl_c_while_it_is_loaded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    for command in ("bench", "simulate"):
+        monkeypatch.setattr(f"cmm.{command}.cli.main", interrupted)
+        assert importlib.import_module(f"cmm.{command}.__main__").main() == ExitCode.STOPPED
+        assert f"cmm.{command}: " in capsys.readouterr().err
+
+
+def test_more_workers_are_simulated_from_a_profile_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", "x.csv", "--figure", str(tmp_path / "x.png"), "--continue", "100"]) == 64
+    assert "--continue: goes with --profile" in capsys.readouterr().err

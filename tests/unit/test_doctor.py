@@ -32,7 +32,9 @@ def grades(found: Any) -> list[Grade]:
 def test_what_is_mistyped_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     for words in (["--jsn"], ["all"]):
         assert main(words) == 64
-        assert capfd.readouterr().err.startswith("cmm.doctor: command line: unrecognized arguments: ")
+        assert capfd.readouterr().err.startswith(
+            f"cmm.doctor: command line: must be an option of cmm.doctor; got '{words[0]}'"
+        )
     assert main(["--help"]) == 0
     assert "--json" in capfd.readouterr().out
 

@@ -376,3 +376,15 @@ def test_the_timeline_can_be_drawn_again(tmp_path: Path, capsys: pytest.CaptureF
     assert draw_again([str(tmp_path / "r.json")]) == 64
     assert draw_again([str(tmp_path / "r.json"), str(tmp_path / "no" / "t.png")]) == 73
     assert capsys.readouterr().err.count("cmm: ") == 3
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+def test_a_summary_that_cannot_be_printed_keeps_the_exit_code(tmp_path: Path) -> None:
+    record = complete()
+    record.end(Outcome.INACCURATE, ExitCode.INACCURATE, "out of reach")
+    record.write(tmp_path / "r.json")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "cmm.report", str(tmp_path / "r.json")], stdout=full, text=True,
+                              stderr=subprocess.PIPE, cwd=DOCS.parents[1], timeout=60, check=False)  # fmt: skip
+    assert done.returncode == ExitCode.INACCURATE
+    assert done.stderr == "cmm: the summary cannot be printed: No space left on device\n"

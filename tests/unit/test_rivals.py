@@ -98,7 +98,8 @@ def test_names_are_checked() -> None:
     (["--grid", "65x2"], 64, "--grid: must not cut 64 columns"), (["--grid", "2x2x2"], 64, "--grid: must be MxN"),
     (["--grid", ""], 64, "--grid: must name one"), (["--size", "64,128"], 64, "--size: must be a whole number"),
     (["--workers", "2,4"], 64, "--workers: must be a whole number"),
-    (["--out", "r.json"], 64, "--out: must not end in .json"),
+    (["--out", "r.json"], 64, "--out: must end in .csv"),
+    (["--siz", "64"], 64, "command line: must be an option of benchmarks.rivals; got '--siz'. Did"),
     (["--out", "no/r.csv"], 73, "--out: must lie in an existing directory"),
 ])  # fmt: skip
 def test_what_breaks_a_rule_is_refused_before_anything_runs(

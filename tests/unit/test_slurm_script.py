@@ -16,7 +16,7 @@ import pytest
 from cmm.core.errors import InputMissingError, OutputError, UsageError
 from cmm.runtime.dryrun import prepare
 from cmm.slurm.__main__ import main
-from cmm.slurm.commands import NoAnswer, ask, partitions, refuse_too_much
+from cmm.slurm.commands import NoAnswer, ask, partitions, refuse_too_many_cores, refuse_too_much
 from cmm.slurm.judging import VENDORS, check_folders
 from cmm.slurm.memory import MARGIN, RANK, with_memory
 from cmm.slurm.options import Request, make_parser, output_names, read, request
@@ -249,6 +249,27 @@ def test_a_job_that_would_wait_for_ever_is_refused(job: Path, words: list[str], 
             refuse_too_much(wanted, known)
     else:
         refuse_too_much(wanted, known)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--tasks-per-node", "8"], ""), (["--tasks-per-node", "4", "--cpus-per-task", "2"], ""),
+    (["--tasks-per-node", "20"], "--tasks-per-node: must make at most 8 cores a node"),
+    (["--tasks-per-node", "1", "--cpus-per-task", "99"], "--cpus-per-task: must make at most 8 cores"),
+])  # fmt: skip
+def test_more_cores_than_any_node_has_are_refused(job: Path, words: list[str], said: str) -> None:
+    wanted = made("job.toml", "--nodes", "2", *words)
+    refuse_too_many_cores(wanted, [])  # Slurm does not tell
+    if said:
+        with pytest.raises(UsageError, match=said):
+            refuse_too_many_cores(wanted, [2, 8])
+    else:
+        refuse_too_many_cores(wanted, [2, 8])
+
+
+@pytest.mark.parametrize("text", ["1:99:00", "10:99", "1-24", "1-0:60"])
+def test_times_that_are_slips_are_refused(job: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="--time: must have minutes and seconds below 60"):
+        made("job.toml", *SIZE, "--time", text)
 
 
 def command(folder: Path, name: str, text: str) -> None:

@@ -63,6 +63,17 @@ def started(body: str, watch: Watch | None = None, addresses: str = "127.0.0.1")
         rank.process.stdout.close()
 
 
+@pytest.mark.parametrize(("rank", "code", "said"), [("0", 16, True), ("0", 64, False), ("1", 16, False)])
+def test_the_first_rank_says_when_mpi_did_not_start(rank: str, code: int, said: bool) -> None:
+    """MPICH under Open MPI's mpirun exits with 16; with a documented code the rank has said why itself."""
+    variables = {**OPENMPI, "OMPI_COMM_WORLD_RANK": rank, "PYTHONPATH": str(ROOT)}
+    text = f"import os\nfrom cmm.runtime import supervisor\nsupervisor.start()\nos._exit({code})\n"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False,
+                          env={**os.environ, **variables})  # fmt: skip
+    assert done.returncode == code
+    assert done.stderr.count(f"MPI did not start (exit code {code})") == int(said)
+
+
 @pytest.mark.parametrize(("rank", "begun", "said"), [("0", False, True), ("0", True, False), ("1", False, False)])
 def test_the_first_rank_says_when_the_start_takes_long(rank: str, begun: bool, said: bool) -> None:
     """Another rank hangs inside MPI_Init."""
