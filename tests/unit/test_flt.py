@@ -81,7 +81,7 @@ def test_parity_rows_are_scaled_so_that_coded_chunks_are_as_large_as_chunks() ->
 
 @pytest.mark.parametrize(
     ("build", "argument", "value"),
-    [(lambda: paper(outer="9x12"), "outer", "9x12"), (lambda: paper(outer="twelve"), "grid", "twelve"),
+    [(lambda: paper(outer="9x12"), "outer", "9x12"), (lambda: paper(outer="twelve"), "outer", "twelve"),
      (lambda: paper("4x4", 40, omega="fr"), "omega", "66"), (lambda: flt(omega="r10"), "omega", "40"),
      (lambda: flt(pair_rule="widest"), "pair_rule", "widest"), (lambda: flt(omega="0.5y"), "omega", "0.5y"),
      (lambda: flt("2x3x3"), "grid", "2x3x3"),
