@@ -47,7 +47,7 @@ def detect(environ: Mapping[str, str] = os.environ) -> Launch:
     for rank_name, size_name, local_name, launcher in _LAUNCHERS:
         rank, size = _number(environ, rank_name), _number(environ, size_name)
         slurm = size_name.startswith("SLURM_")
-        if slurm and mpi_size:
+        if slurm and (mpi_size or "SLURM_PTY_PORT" in environ):  # in a shell of srun --pty only task 0 runs
             continue
         if rank is not None and (size is not None or rank_name == "PMIX_RANK"):
             return Launch(rank, size, _number(environ, local_name), launcher)

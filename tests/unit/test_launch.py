@@ -31,6 +31,8 @@ VARIABLES = {*OPEN_MPI, *MPICH, *SLURM, "PMIX_RANK"}
         ({"PMIX_RANK": "5", **SLURM}, 5, 2, 1),  # srun --mpi=pmix: the size is Slurm's
         ({"PMIX_RANK": "5"}, 5, None, None),
         ({"OMPI_COMM_WORLD_SIZE": "6", **SLURM}, None, None, None),  # an MPI that gives no rank: not Slurm's either
+        ({**SLURM, "SLURM_PTY_PORT": "36297"}, None, None, None),  # a shell of srun --pty: the other tasks do not run
+        ({**OPEN_MPI, **SLURM, "SLURM_PTY_PORT": "36297"}, 3, 6, 1),  # mpirun in it
         ({"SLURM_PROCID": "0"}, None, None, None),  # a batch script without srun
         ({"PMI_RANK": "x", "PMI_SIZE": "4"}, None, None, None),
         ({"PMI_RANK": "-1", "PMI_SIZE": "4"}, None, None, None),
