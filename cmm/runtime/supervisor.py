@@ -202,7 +202,7 @@ class _Supervisor:
         if in_order or self.rank == 0 or self.dial is None or (self.dial.ended and not self.dial.admitted):
             if code < 0 and self.rank is None and -code not in PASSED_ON:
                 say(f"cmm: a rank was lost before the job began ({how_it_died(code)}): nothing was computed, run again")
-            elif code not in KNOWN_CODES and self.rank is None and detect().first:
+            elif code > 0 and code not in KNOWN_CODES and self.rank is None and detect().first:
                 say(f"cmm: MPI did not start (exit code {code}). Is this the launcher of the MPI that mpi4py loads? "
                     "python -m cmm.doctor tells")  # fmt: skip
             self._exit_like(code)

@@ -63,7 +63,9 @@ def started(body: str, watch: Watch | None = None, addresses: str = "127.0.0.1")
         rank.process.stdout.close()
 
 
-@pytest.mark.parametrize(("rank", "code", "said"), [("0", 16, True), ("0", 64, False), ("1", 16, False)])
+@pytest.mark.parametrize(
+    ("rank", "code", "said"), [("0", 16, True), ("0", 64, False), ("1", 16, False), ("0", 0, False)]
+)
 def test_the_first_rank_says_when_mpi_did_not_start(rank: str, code: int, said: bool) -> None:
     """MPICH under Open MPI's mpirun exits with 16; with a documented code the rank has said why itself."""
     variables = {**OPENMPI, "OMPI_COMM_WORLD_RANK": rank, "PYTHONPATH": str(ROOT)}
@@ -72,6 +74,13 @@ def test_the_first_rank_says_when_mpi_did_not_start(rank: str, code: int, said: 
                           env={**os.environ, **variables})  # fmt: skip
     assert done.returncode == code
     assert done.stderr.count(f"MPI did not start (exit code {code})") == int(said)
+
+
+def test_a_rank_that_is_ended_before_the_job_begins_is_no_puzzle() -> None:
+    """The launcher ends the others when one fails."""
+    with started("time.sleep(60)") as rank:
+        rank.process.terminate()
+        assert rank.process.wait(timeout=20) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(("rank", "begun", "said"), [("0", False, True), ("0", True, False), ("1", False, False)])
