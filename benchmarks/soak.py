@@ -315,7 +315,7 @@ def soak(jobs: int, count: int, minutes: float, seed: int) -> int:
     start = time.monotonic()
     total, started = 60 * minutes, jobs // 8
     parts = []
-    for work, number, share in ((calls, jobs - started, 0.35), (launches, started, 0.3), (tasks, count, 1.0)):
+    for work, number, share in ((calls, jobs - started, 0.35), (launches, started, 0.45), (tasks, count, 1.0)):
         begin = time.monotonic()
         left = total - (begin - start)
         part = work(number, share * total if share < 1 else left, seed)

@@ -244,6 +244,18 @@ def unscale(C: Array, exponents_a: Exponents, exponents_b: Exponents) -> None:
                 _unscale_slab(part, exponents_a[start : start + height], powers)
 
 
+def clear_zero_lines(C: Array, norms_a: Array, norms_b: Array) -> None:
+    """Write zero where a column of A or of B is zero, in place: there decoding leaves the rounding of other columns,
+    and an error relative to |A_i| |B_j| = 0 must be none.
+
+    Parameters
+    ----------
+    C : (r, t); norms_a, norms_b : (r,) and (t,), `ScaledMatrix.norms`
+    """
+    C[norms_a == 0] = 0
+    C[:, norms_b == 0] = 0
+
+
 def _unscale_slab(part: Array, rows: Exponents, cols: Exponents) -> None:
     sums = max(int(rows.max() + cols.max()), -int(rows.min() + cols.min()))
     if max(sums, _reach(rows), _reach(cols)) <= _LARGEST[part.itemsize]:

@@ -22,7 +22,7 @@ from cmm.linalg.rows import stack
 from cmm.matrices.files import MatrixSource, as_source, check_exact, working_dtype
 from cmm.matrices.integers import ExactSums, ExactSystem, IntegerRange, as_int64, check_bounds, integral, product_holds
 from cmm.matrices.nonfinite import fill_nonfinite
-from cmm.matrices.scaling import ScaledMatrix, look_at, unscale
+from cmm.matrices.scaling import ScaledMatrix, clear_zero_lines, look_at, unscale
 from cmm.runtime import stopping
 from cmm.runtime.checkpoint import Checkpoint
 from cmm.runtime.clock import Clock
@@ -228,6 +228,8 @@ class Session:
         C = self.store.C
         with self.clock.phase("decode", self.record):
             self.store.decode(plan, self._proof(plan))
+            if not self.exact:
+                clear_zero_lines(C, self.A.norms, self.B.norms)
         if self.exact:
             return self._finish_exact(C)
         if self.options.verify != "none":  # before unscaling: a product that overflows then is not at fault

@@ -114,15 +114,19 @@ def save(inputs: Inputs, A: Any, B: Any) -> Inputs:
 
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
 def test_columns_of_any_size_with_a_frozen_worker(make_inputs: Make, dtype: str) -> None:
-    """Columns times 10^±250 (±15 in single precision). Elements of C beyond the range are left out of the promise."""
+    """Columns times 10^±250 (±15 in single precision), and zero. Elements of C beyond the range are left out of the
+    promise; on the lines of zero columns it is exactly zero."""
     inputs, rng = make_inputs(300, 120, 90, dtype), np.random.default_rng(3)
     reach = 250 if dtype == "f8" else 15
     pa, pb = (10.0 ** rng.uniform(-reach, reach, size) for size in (120, 90))
+    pa[[7, 119]], pb[[0, 50]] = 0, 0
     inputs = save(inputs, (inputs.A * pa).astype(dtype), (inputs.B * pb).astype(dtype))
     done = mpirun(4, *RUN, *inputs.flags, "--grid", "4x4", "--inject", "freeze:1", timeout=60)
     assert done.returncode == 0, done
     assert report_of(inputs)["decoding"]["missing_blocks"] > 0
     A, B, C = inputs.A.astype(np.longdouble), inputs.B.astype(np.longdouble), np.load(inputs.out)
+    assert not C[[7, 119]].any()
+    assert not C[:, [0, 50]].any()
     norms = np.outer(np.linalg.norm(A, axis=0), np.linalg.norm(B, axis=0))
     info = np.finfo(dtype)
     inside = (norms < float(info.max) / 4) & (norms > float(info.smallest_normal) * 1e16)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cmm.matrices.files import as_source
-from cmm.matrices.scaling import ColumnScan, apply, look_at, scan, unscale
+from cmm.matrices.scaling import ColumnScan, apply, clear_zero_lines, look_at, scan, unscale
 
 DTYPES = [np.dtype(name) for name in ("f4", "f8", "c8", "c16")]
 REACH = {4: 120, 8: 1000}
@@ -135,6 +135,13 @@ def test_apply_and_unscale_are_one_exact_multiplication(dtype, seed, wide, layou
         expected = np.ldexp(copy.real, -eb)
     apply(copy, eb)
     assert np.array_equal(copy.real, expected)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_lines_of_zero_columns_are_zero(order):
+    C = np.asarray(np.full((3, 4), 1e-17), order=order)
+    clear_zero_lines(C, np.array([1.0, 0.0, 2.0]), np.array([0.0, 1.0, 1.0, 0.0]))
+    assert np.array_equal(C != 0, np.outer([1, 0, 1], [0, 1, 1, 0]))
 
 
 def test_unscale_in_one_step_keeps_digits_that_two_steps_lose():
