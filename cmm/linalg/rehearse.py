@@ -122,8 +122,8 @@ def rehearse(plan: Plan, *, noise: NoiseModel, dtype: npt.DTypeLike, rng: np.ran
             known[plan.missing] = 0
         with np.errstate(over="ignore", invalid="ignore"):
             solved = plan.solve(known, np.ascontiguousarray(results))
-        solved = (solved if complex_data else solved.real).astype(dtype)
-        error = np.abs(solved - plan.answer(x))
+            solved = (solved if complex_data else solved.real).astype(dtype)
+            error = np.abs(solved - plan.answer(x))
         worst = max(worst, noise.spread * float(np.sqrt(np.mean(error**2, axis=1)).max()))
     return safety * worst / noise.split if np.isfinite(worst) else np.inf
 

@@ -375,5 +375,5 @@ def column_block(array: Matrix, rows: slice, cols: slice, dtype: np.dtype[Any], 
     target = out[:height, :width]
     np.copyto(target, part, casting="same_kind")
     if conjugate and dtype.kind == "c":
-        np.negative(target.imag, out=target.imag)
+        np.conjugate(target, out=target)  # np.negative in place errs on some strides (NumPy 2.4 on AVX-512)
     return out

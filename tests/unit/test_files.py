@@ -310,6 +310,20 @@ KINDS = st.sampled_from(["<f4", ">f8", "<c8", ">c16", "<i4", "?", "<f2"])
 SHAPES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+@pytest.mark.parametrize("total", [*range(1, 10), 16])
+def test_conjugates_in_a_wider_block(dtype: str, total: int) -> None:
+    """Chunks narrower than the coded ones. np.negative in place was wrong for one column of two (complex64)."""
+    rng = np.random.default_rng(total)
+    A = (rng.standard_normal((33, 20)) + 1j * rng.standard_normal((33, 20))).astype(dtype)
+    for width in range(1, total + 1):
+        out = np.full((35, total), np.nan, dtype)
+        column_block(A, slice(0, 33), slice(2, 2 + width), np.dtype(dtype), conjugate=True, out=out)
+        expected = np.zeros_like(out)
+        expected[:33, :width] = A[:, 2 : 2 + width].conj()
+        assert np.array_equal(out, expected)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(array=hnp.arrays(KINDS, SHAPES, elements=st.integers(0, 1)), fortran=st.booleans(),
        step=st.sampled_from([1, 2, -1]), pad=st.integers(0, 2), conjugate=st.booleans())  # fmt: skip
