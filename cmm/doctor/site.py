@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
 from cmm.doctor.findings import Finding, note, ok, wrong
 from cmm.engine.forecast import size_text
@@ -16,6 +17,7 @@ from cmm.runtime.surroundings import environment
 SHARED_PER_RANK = 16 << 20
 SCRATCH = 64 << 20  # bytes that should be free for sessions of the launcher
 LONGEST_SCRATCH = 60  # characters: sockets below it have paths of at most 107
+SESSIONS = 4  # left-over sessions that are named
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -73,6 +75,29 @@ def scratch(folder: str | None = None) -> Finding:
         return note("scratch", f"{folder} is a long path", "Launchers make sockets below it, whose paths are limited "
                     "to 107 characters: set TMPDIR to a shorter one.")  # fmt: skip
     return ok("scratch", f"{folder} can be written, {size_text(free)} free")
+
+
+def sessions(folder: str | None = None) -> list[Finding]:
+    """What a killed launcher of Open MPI leaves: ompi.PID. The launcher that gets the same PID next ends with 213."""
+    place = Path(folder or os.environ.get("TMPDIR") or tempfile.gettempdir())
+    dead = [path.name for path in place.glob("ompi.*") if _is_left_over(path)]
+    if not dead:
+        return []
+    names = f"{', '.join(sorted(dead)[:SESSIONS])}{', ...' if len(dead) > SESSIONS else ''}"
+    text = f"{len(dead)} session folder(s) of killed launchers in {place}: {names}"
+    remedy = (
+        "Remove them when none of your jobs runs on this node: an mpirun that happens to get one of these numbers "
+        'fails ("PMIx server\'s listener thread failed to start", exit code 213).'
+    )
+    return [note("sessions", text, remedy)]
+
+
+def _is_left_over(path: Path) -> bool:
+    number = path.name.removeprefix("ompi.")
+    try:
+        return number.isdigit() and path.stat().st_uid == os.geteuid() and not Path("/proc", number).exists()
+    except OSError:  # gone meanwhile
+        return False
 
 
 def root(vendor: str, environ: Mapping[str, str] = os.environ) -> list[Finding]:

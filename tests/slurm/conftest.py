@@ -119,14 +119,16 @@ def cluster() -> Iterator[Cluster]:
 
 
 def _user(state: Path, home: Path) -> dict[str, str]:
+    scratch = home / "t"  # not /tmp: mpirun ends with 213 where a killed one with its process number left a session
     (home / "venvs").mkdir(parents=True)
+    scratch.mkdir()
     (home / "venvs" / "cmm").symlink_to(sys.prefix)
     clean = {name: value for name, value in os.environ.items() if not name.startswith((*OF_A_LAUNCHER, "SLURM_"))}
     allowed = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
     # One network device: with a dozen of them MPICH's addresses are too long for Slurm's pmi2 plugin (docs/cluster.md).
     return {
         **clean, **(allowed if os.geteuid() == 0 else {}), "SLURM_CONF": str(state / "slurm.conf"), "HOME": str(home),
-        "PYTHONPATH": str(ROOT), "PATH": f"{sys.prefix}/bin:{clean.get('PATH', os.defpath)}", "TMPDIR": "/tmp",
+        "PYTHONPATH": str(ROOT), "PATH": f"{sys.prefix}/bin:{clean.get('PATH', os.defpath)}", "TMPDIR": str(scratch),
         "UCX_NET_DEVICES": "lo", "BASH_FUNC_module%%": '() { echo "module $*"; }',
     }  # fmt: skip
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from cmm.doctor import launching, site, world
 from cmm.doctor.__main__ import main
 from cmm.doctor.findings import Grade, as_mapping, healthy, lines, note, ok, wrong
+from scripts.environment import launcher
 from tests.mpi.launch import python
 
 ONE = {
@@ -113,6 +116,33 @@ def test_scratch(tmp_path: Path) -> None:
     assert site.scratch(str(deep)).grade is Grade.NOTE
 
 
+def test_sessions_of_killed_launchers(tmp_path: Path) -> None:
+    """Numbers without a process, and only those: a running launcher's session is its own business."""
+    assert site.sessions(str(tmp_path)) == []
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for name in (f"ompi.{os.getpid()}", "ompi.host.0", f"ompi.{gone.pid}"):
+        (tmp_path / name).mkdir()
+    (found,) = site.sessions(str(tmp_path))
+    assert found.grade is Grade.NOTE
+    assert found.text.startswith("1 session folder(s)")
+    assert f"ompi.{gone.pid}" in found.text
+
+
+def test_a_launcher_that_takes_too_long_leaves_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="cmm-") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        words, needed = launcher(sys.prefix, 1)
+        for name, value in needed.items():
+            monkeypatch.setenv(name, value)
+        started = Path(folder) / "started"
+        tried = launching.attempt([*words, sys.executable, "-c", "import pathlib, sys, time\n"
+                                   "pathlib.Path(sys.argv[1]).touch(); time.sleep(60)", str(started)], 5.0)  # fmt: skip
+        assert tried.code is None
+        assert started.exists(), tried.said
+        assert list(Path(folder).iterdir()) == [started]
+
+
 def test_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -130,7 +160,8 @@ def test_no_launcher_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 def test_the_command() -> None:
     """The real thing: two ranks by this environment's mpirun. Whether all is well is the machine's business."""
-    done = python("-m", "cmm.doctor", "--json", timeout=90, env={"TMPDIR": "/tmp"})
+    with tempfile.TemporaryDirectory(prefix="cmm-") as folder:  # a short path, without sessions of others
+        done = python("-m", "cmm.doctor", "--json", timeout=90, env={"TMPDIR": folder})
     answer = json.loads(done.stdout)
     checks = {finding["check"]: finding for finding in answer["findings"]}
     assert done.returncode == (0 if answer["healthy"] else 1), str(done)
