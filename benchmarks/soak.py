@@ -1,13 +1,15 @@
 """A soak: many jobs in sequence and many small tasks in one job, with random kills, freezes and corruption.
 
-    scripts/soak [--jobs 500] [--tasks 200000] [--minutes 10] [--seed 0]
-    scripts/soak --short            some 40 s: 50 jobs, 4000 tasks
+    scripts/soak [--jobs 500] [--kinds 2000] [--tasks 200000] [--minutes 10] [--seed 0]
+    scripts/soak --short            some 40 s: 50 jobs, 100 of random kinds, 4000 tasks
 
-Three parts, one after another, each compared with NumPy to the last element:
+Four parts, one after another, each compared with NumPy to the last element:
 
     calls      most of the jobs: `cmm.matmul` again and again on one communicator of 5 ranks. Workers are stopped and
                continued from outside at random moments, and corrupt, delay and stretch their results.
     launches   the other jobs: `mpirun -n 5 python -m cmm.run`, each with workers that die, freeze or corrupt.
+    kinds      `cmm.matmul` again and again on matrices, codes and options of every kind, drawn at random
+               (benchmarks/soak_kinds.py). A job that is refused has failed, unless it had liars and only C was checked.
     tasks      one `python -m cmm.run` of many tasks of 2 x 2 elements, 6 ranks: two workers die, two corrupt, the rest
                is stopped and continued.
 
@@ -186,6 +188,36 @@ def _tenths(lines: list[dict[str, Any]], key: str) -> tuple[float, float]:
     return statistics.median(values[size : 2 * size]), statistics.median(values[-size:])
 
 
+# ---- kinds -------------------------------------------------------------------------------------------------------
+
+
+def kinds(jobs: int, seconds: float, seed: int) -> Part:
+    part = Part("kinds", memory="–", files="–")
+    with tempfile.TemporaryDirectory(prefix="cmm-soak-") as name:
+        folder = Path(name)
+        with launch(5, "-m", "benchmarks.soak_kinds", folder, jobs, seconds, seed) as job:
+            if not _progresses(job, folder / "kinds0", jobs):
+                part.hangs += 1
+                part.notes.append(f"kinds: no progress\n{job.stdout}\n{job.stderr}")
+            else:
+                done = job.wait(HANG + time.monotonic() - job.start)
+                part.failed += done.returncode != 0
+                part.orphans += len(done.leftovers)
+                part.notes += [str(done)] if done.returncode else []
+        lines = (folder / "kinds0").read_text().splitlines() if (folder / "kinds0").exists() else []
+    for line in map(json.loads, lines):
+        if "failed" in line:
+            part.failed += 1
+            part.notes.append(f"kinds: {line['failed']}")
+        elif "caught" in line:
+            part.jobs += 1
+            part.faults.counts["C refused by its check"] += 1
+        else:
+            part.learn(line, not line["share"] <= 1)
+            part.notes += [f"kinds: wrong: {line}"] if not line["share"] <= 1 else []
+    return part
+
+
 # ---- launches ----------------------------------------------------------------------------------------------------
 
 
@@ -310,12 +342,13 @@ class _Memory:
 # ---- the whole ---------------------------------------------------------------------------------------------------
 
 
-def soak(jobs: int, count: int, minutes: float, seed: int) -> int:
+def soak(jobs: int, various: int, count: int, minutes: float, seed: int) -> int:
     """Run all parts and print the table; 0 when everything was right."""
     start = time.monotonic()
     total, started = 60 * minutes, jobs // 8
     parts = []
-    for work, number, share in ((calls, jobs - started, 0.35), (launches, started, 0.45), (tasks, count, 1.0)):
+    for work, number, share in ((calls, jobs - started, 0.3), (kinds, various, 0.2), (launches, started, 0.4),
+                                (tasks, count, 1.0)):  # fmt: skip
         begin = time.monotonic()
         left = total - (begin - start)
         part = work(number, share * total if share < 1 else left, seed)
@@ -332,14 +365,15 @@ def soak(jobs: int, count: int, minutes: float, seed: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=500)
+    parser.add_argument("--kinds", type=int, default=2000, help="jobs of random kinds")
     parser.add_argument("--tasks", type=int, default=200_000)
     parser.add_argument("--minutes", type=float, default=10, help="an upper bound")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--short", action="store_true", help="50 jobs, 4000 tasks")
+    parser.add_argument("--short", action="store_true", help="50 jobs, 100 of random kinds, 4000 tasks")
     options = parser.parse_args()
     if options.short:
-        options.jobs, options.tasks, options.minutes = 50, 4000, 2
-    return soak(options.jobs, options.tasks, options.minutes, options.seed)
+        options.jobs, options.kinds, options.tasks, options.minutes = 50, 100, 4000, 2
+    return soak(options.jobs, options.kinds, options.tasks, options.minutes, options.seed)
 
 
 if __name__ == "__main__":

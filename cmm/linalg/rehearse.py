@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,9 @@ from cmm.linalg.plan import Plan
 from cmm.linalg.rows import CodedRow, stack
 
 COLUMNS = 16
+PAIRS = 8  # of columns whose sums are looked at, two at least,
+ELEMENTS = 1 << 20  # and no more than so many elements
+RUN = 384  # rows that kernels of matrix products add up before they touch C
 SAFETY = 6.0
 """From the root mean square over columns to the largest of 1e7 elements: 5.5 standard deviations and a margin."""
 
@@ -30,7 +34,8 @@ class NoiseModel:
     """How much a worker's product of two columns errs, relative to the product of their 2-norms.
 
     The sum of s products loses about roundoff * |partial sums|: those grow like sqrt(k) for uncorrelated columns and
-    like rho * k for correlated ones, so the error is about roundoff * sqrt(1 + rho^2 s / 3).
+    like rho * k for correlated ones, so the error is about roundoff * sqrt(1 + rho^2 s / 3). That takes roundings for
+    independent. In constant columns all may go the same way, so it is at least what sums of sampled columns show.
 
     Attributes
     ----------
@@ -41,6 +46,7 @@ class NoiseModel:
     spread : root mean square over smallest column norm within A times the same within B, at least 1; repaired blocks
         err relative to the columns of their combination, not to their own. With a split also how uneven the parts of
         columns are
+    observed : root mean square error of the sums of sampled columns' products, relative to the norms
     """
 
     roundoff: float
@@ -48,36 +54,39 @@ class NoiseModel:
     rho: float = 0.0
     split: int = 1
     spread: float = 1.0
+    observed: float = 0.0
 
     def __post_init__(self) -> None:
         for name, low, high in (("roundoff", 0.0, 1.0), ("s", 0, np.inf), ("rho", 0.0, 1.0 + 1e-6),
-                                ("split", 1, np.inf), ("spread", 1.0, np.inf)):  # fmt: skip
+                                ("split", 1, np.inf), ("spread", 1.0, np.inf), ("observed", 0.0, np.inf)):  # fmt: skip
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"NoiseModel.{name}", f"must be between {low} and {high}", value, "Measure it again.")
 
     @classmethod
-    def for_dtype(cls, dtype: npt.DTypeLike, s: int, rho: float, split: int = 1, spread: float = 1.0) -> NoiseModel:
+    def for_dtype(cls, dtype: npt.DTypeLike, s: int, rho: float, split: int = 1, spread: float = 1.0,
+                  observed: float = 0.0) -> NoiseModel:  # fmt: skip
         """With the unit roundoff of the dtype workers multiply in."""
-        return cls(float(np.finfo(dtype).eps) / 2, s, rho, split, spread)
+        return cls(float(np.finfo(dtype).eps) / 2, s, rho, split, spread, observed)
 
     @classmethod
     def measured(cls, a: Array, b: Array, dtype: npt.DTypeLike, s: int | None = None, split: int = 1) -> NoiseModel:
         """From sampled columns: a (s, k) of A, b (s, l) of B. `dtype`: what workers multiply in."""
         norms = [np.linalg.norm(x.astype(np.result_type(x, np.float64)), axis=0) for x in (a, b)]
-        rho, spread = 0.0, 1.0
+        rho, spread, observed = 0.0, 1.0, 0.0
         if all(np.any(norm > 0) for norm in norms):
+            observed = _rounding(a[: -(-len(a) // split)], b[: -(-len(b) // split)], np.dtype(dtype))
             a, b = (x[:, norm > 0] / norm[norm > 0] for x, norm in zip((a, b), norms, strict=True))
             rho = min(1.0, float(np.sqrt(np.mean(np.abs(a.conj().T @ b) ** 2))))
             spread = float(np.prod([np.sqrt(np.mean(norm**2)) / norm[norm > 0].min() for norm in norms]))
         if split > 1:
             spread *= _unevenness(a, split) * _unevenness(b, split)
-        return cls.for_dtype(dtype, len(a) if s is None else s, rho, split, max(1.0, spread))
+        return cls.for_dtype(dtype, len(a) if s is None else s, rho, split, max(1.0, spread), observed)
 
     @property
     def level(self) -> float:
         """Root mean square error of one product, relative to the norms."""
-        return self.roundoff * float(np.sqrt(1.0 + self.rho**2 * (self.s / self.split) / 3.0))
+        return max(self.observed, self.roundoff * float(np.sqrt(1.0 + self.rho**2 * (self.s / self.split) / 3.0)))
 
     def row(self, row: CodedRow) -> float:
         """Root mean square error of a result with this row, relative to the norms of single columns."""
@@ -90,6 +99,27 @@ class NoiseModel:
         alone = float(np.sum(np.abs(values) ** 2))
         aligned = (1.0 - self.rho) * alone + self.rho * float(np.abs(np.sum(values))) ** 2
         return float(np.sqrt(max(alone, aligned)))
+
+
+def _rounding(a: Array, b: Array, dtype: np.dtype[Any]) -> float:
+    """Root mean square error of a few a.b in `dtype`, relative to |a| |b|, summed up as matrix products do.
+
+    Their kernels run down a few hundred rows one by one, for many columns at a time. (A product of a few columns would
+    not show that: it is made in another way.)
+    """
+    wide = np.result_type(dtype, np.float64 if np.finfo(dtype).bits == 32 else np.longdouble)
+    pairs = min(a.shape[1], b.shape[1], max(2, min(PAIRS, ELEMENTS // max(1, len(a)))))
+    a, b = (x[:, :pairs].astype(dtype) for x in (a, b))
+    a = a.conj()
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        found = sum((np.add.accumulate(a[low : low + RUN] * b[low : low + RUN], axis=0)[-1]
+                     for low in range(0, len(a), RUN)), np.zeros(pairs, dtype))  # fmt: skip
+        exact = np.einsum("sk,sk->k", a.astype(wide), b.astype(wide))
+        errors = np.abs(found - exact) / (
+            np.linalg.norm(a.astype(wide), axis=0) * np.linalg.norm(b.astype(wide), axis=0)
+        )
+    errors = errors[np.isfinite(errors)]
+    return float(np.sqrt(np.mean(errors**2))) if len(errors) else 0.0
 
 
 def _unevenness(columns: Array, split: int) -> float:

@@ -19,8 +19,9 @@ def test_the_short_soak() -> None:
                           env=environment({}, {}), stdin=subprocess.DEVNULL)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {row[1]: row[2:] for line in done.stdout.splitlines() if len(row := re.split(r"\s*\|\s*", line)) > 10}
-    assert {"calls", "launches", "tasks"} <= set(rows)
-    for part in ("calls", "launches", "tasks"):
+    assert {"calls", "kinds", "launches", "tasks"} <= set(rows)
+    for part in ("calls", "kinds", "launches", "tasks"):
         assert rows[part][3:7] == ["0", "0", "0", "0"]  # wrong C, failed, hangs, orphans
+    assert int(rows["kinds"][0]) == 100
     assert int(rows["tasks"][1]) >= 3900
     assert "left in /dev/shm: nothing" in done.stdout

@@ -42,6 +42,23 @@ def random_case(seed: int) -> tuple[float, float]:
     return estimate, bench.error()
 
 
+@pytest.mark.parametrize("dtype", ["f4", "c8", "f8"])
+@pytest.mark.parametrize("s", [300, 5000])
+def test_roundings_that_all_go_the_same_way_are_seen(dtype: str, s: int) -> None:
+    """Constant columns: 20 to 100 units of roundoff where independent roundings would leave 10 to 37."""
+    rng = np.random.default_rng(6)
+    A, B = (np.broadcast_to(draw(rng, (1, 150), dtype), (s, 150)).copy() for _ in "AB")
+    noise = NoiseModel.measured(A[:, :16], B[:, :16], dtype)
+    wide = np.result_type(dtype, np.float64 if dtype != "f8" else np.longdouble)
+    exact = s * A[0].conj().astype(wide)[:, None] * B[0].astype(wide)
+    errors = np.abs(A.conj().T @ B - exact) / (s * np.abs(np.outer(A[0], B[0])))
+    true = float(np.sqrt(np.mean(errors**2)))
+    assert noise.level >= 0.5 * true
+    assert noise.observed <= 4 * true
+    apart = NoiseModel.measured(draw(rng, (s, 16), dtype), draw(rng, (s, 16), dtype), dtype)
+    assert apart.observed < noise.roundoff < apart.level  # the formula is on the safe side there
+
+
 def test_the_estimate_is_never_below_the_true_error_and_close_to_it() -> None:
     figures = np.array([random_case(seed) for seed in range(200)])
     ratios = figures[:, 0] / figures[:, 1]
@@ -92,7 +109,8 @@ def test_the_noise_model_is_measured_from_columns() -> None:
     assert (zero.rho, zero.spread) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("wrong", [{"rho": 1.5}, {"s": -1}, {"spread": 0.5}, {"split": 0}, {"roundoff": float("nan")}])
+@pytest.mark.parametrize("wrong", [{"rho": 1.5}, {"s": -1}, {"spread": 0.5}, {"split": 0}, {"roundoff": float("nan")},
+                                   {"observed": -1.0}])  # fmt: skip
 def test_nonsense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         NoiseModel(**({"roundoff": 1e-16, "s": 10} | wrong))
