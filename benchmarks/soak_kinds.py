@@ -211,6 +211,8 @@ def _lead(cmm: Any, comm: Any, A: Any, B: Any, given: dict[str, Any], inject: li
     except cmm.CmmError as error:
         return {"failed": f"{said}: {type(error).__name__}: {error}"}
     share = wrong(C, A, B, given.get("op", "T"))
+    if given.get("verify") == "final":  # which tells what it would not have seen, up to how far norms differ
+        share /= max(1.0, 4 * report["verification"]["smallest_detected"] / report["decoding"]["tolerance"])
     return {"share": share, "kind": said, "counts": report["counts"],
             "workers": [{"status": worker["status"]} for worker in report["workers"]]}  # fmt: skip
 

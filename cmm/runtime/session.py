@@ -268,7 +268,8 @@ class Session:
         return result
 
     def _verify(self, C: Array, error: float) -> None:
-        verdict = check_product(self.A, self.B, C, unscaled=False, error=error, results=self.check)
+        verdict = check_product(self.A, self.B, C, unscaled=False, error=error, tolerance=self.tolerance,
+                                results=self.check)  # fmt: skip
         checked = self.record.verification
         checked.passed, checked.residual, checked.limit = verdict.ok, verdict.residual, verdict.limit
         checked.smallest_detected = verdict.missed
@@ -276,6 +277,11 @@ class Session:
             raise UnverifiedError(
                 f"C failed its check: residual {verdict.residual:.1e}, limit {verdict.limit:.1e}. C was not written. "
                 "Run again with --verify all, which finds the worker whose results are wrong."
+            )
+        if self.options.verify == "final" and verdict.missed > self.tolerance:
+            self.record.warnings.append(
+                f"the check of C would not see every error below {verdict.missed:.1e}, more than the tolerance: "
+                "--verify all checks the single results too, more sharply"
             )
 
     def _account(self, master: Master) -> None:

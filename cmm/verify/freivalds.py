@@ -197,7 +197,7 @@ class ResultCheck:
         """
         if block.shape != (self.partition.block_rows, self.partition.block_cols):
             raise ValueError(f"a block of shape {block.shape}")
-        verdict = self.judge(assignment, output, Block(block), 0.0)
+        verdict = self.judge(assignment, output, Block(block))
         self.checked += 1
         self.examined += verdict.examined > 0
         self.rejected += not verdict.ok
@@ -206,9 +206,15 @@ class ResultCheck:
             self.residual, self.limit = verdict.residual, verdict.limit
         return verdict
 
-    def judge(self, assignment: Assignment, output: int, block: BlockView, error: float) -> Verdict:
-        """`check` for any view of a result. `error`: what each element may be off on top of rounding, relative to the
-        norms of its two columns."""
+    def judge(self, assignment: Assignment, output: int, block: BlockView, error: float = 0.0,
+              allowed: float = 0.0) -> Verdict:  # fmt: skip
+        """`check` for any view of a result.
+
+        error : what elements may be off on top of rounding, relative to the norms of their two columns: six times a
+            root mean square, or more
+        allowed : what a recomputed element may be off, likewise; at least `error`
+        """
+        allowed = max(allowed, error)
         if not self._ready:
             raise ValueError("prepare() comes first")
         expected, reference = self._expected(assignment, output)
@@ -218,18 +224,18 @@ class ResultCheck:
             ratio = np.where(deviation > 0, deviation / (self.roundoff * reference), 0)
         if np.isnan(deviation).any():
             return Verdict(False, float("nan"), self.limit, reason="the result holds a NaN or an infinity")
-        least, worst = _SIGMAS * (self._floor + error / self.roundoff), int(np.argmax(ratio)) if len(ratio) else 0
+        least, worst = _SIGMAS * self._floor + error / self.roundoff, int(np.argmax(ratio)) if len(ratio) else 0
         if not len(ratio) or ratio[worst] <= least:  # whatever the rows show, limits are no smaller
             residual = float(ratio[worst]) * self.roundoff if len(ratio) else 0.0
             return Verdict(True, residual, least * self.roundoff, least * self.roundoff)
         level = np.max([self._known[left.indices].max(axis=0) for left in self._lefts(assignment, output)], axis=0)
         seen = self._seen(ratio[reference > 0])
-        limits = _SIGMAS * (np.maximum(level, min(seen, self._trusted)) + error / self.roundoff)
+        limits = _SIGMAS * np.maximum(level, min(seen, self._trusted)) + error / self.roundoff
         worst = int(np.argmax(ratio / limits))
         suspects = np.flatnonzero(ratio > limits)
         if not len(suspects):
             return Verdict(True, *self._pair(ratio, limits, worst), float(limits.max()) * self.roundoff)
-        return self._examine(assignment, output, block, error, ratio, limits, suspects)
+        return self._examine(assignment, output, block, allowed, ratio, limits, suspects)
 
     def _expected(self, assignment: Assignment, output: int) -> tuple[Array, Array]:
         """(sum of A~^T B~ x, R) by row of the output; R on top of what underflow may do."""
@@ -282,17 +288,17 @@ class ResultCheck:
     def _pair(self, ratio: Array, limits: Array, worst: int) -> tuple[float, float]:
         return float(ratio[worst]) * self.roundoff, float(limits[worst]) * self.roundoff
 
-    def _examine(self, assignment: Assignment, output: int, block: BlockView, error: float, ratio: Array, limits: Array,
-                 suspects: IntArray) -> Verdict:  # fmt: skip
+    def _examine(self, assignment: Assignment, output: int, block: BlockView, allowed: float, ratio: Array,
+                 limits: Array, suspects: IntArray) -> Verdict:  # fmt: skip
         worst = suspects[np.argsort(ratio[suspects] / limits[suspects])[::-1]]
         residual, limit = self._pair(ratio, limits, int(worst[0]))
-        if ratio[worst[0]] > self._hopeless(assignment, output) + error / self.roundoff * self._root:
+        if ratio[worst[0]] > self._hopeless(assignment, output) + allowed / self.roundoff * self._root:
             return Verdict(False, residual, limit, reason=f"row {worst[0]}: residual {residual:.3g}, limit {limit:.3g}")
         rows = worst[:_EXAMINED]
         again = Recomputation(self.partition, self._a, self._b, assignment, output, rows)
         found = [block.row(int(row)) for row in rows]
         with np.errstate(all="ignore"):
-            wrong = disagreement([values for values, _ in found], [extra for _, extra in found], again, error)
+            wrong = disagreement([values for values, _ in found], [extra for _, extra in found], again, allowed)
         if wrong is not None:
             reason = f"row {rows[wrong]} is not the product: residual {residual:.3g}, limit {limit:.3g}"
             return Verdict(False, residual, limit, examined=len(rows), reason=reason)

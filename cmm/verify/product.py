@@ -18,6 +18,7 @@ from cmm.verify.passes import times
 from cmm.verify.recompute import Operand, wide
 
 _EXACT_RANGE = 400  # scaling x by powers of two up to here loses nothing that matters
+_ESTIMATES = 6  # an estimate is none of the largest element's error, but of what few elements exceed
 _SLAB = 1 << 20  # bytes of C copied at a time
 
 
@@ -56,7 +57,7 @@ class ProductVerdict:
 
 
 def check_product(a: ScaledOperand, b: ScaledOperand, C: Array, *, unscaled: bool, error: float = 0.0,
-                  rng: np.random.Generator | None = None,
+                  tolerance: float = 0.0, rng: np.random.Generator | None = None,
                   results: ResultCheck | None = None) -> ProductVerdict:  # fmt: skip
     """Check C against A^T B: two skinny products over A and B and one over C, no copies of any of them.
 
@@ -67,7 +68,9 @@ def check_product(a: ScaledOperand, b: ScaledOperand, C: Array, *, unscaled: boo
     unscaled : whether C has been unscaled already. Elements that then overflowed count as wrong; before unscaling
         they do not exist
     error : what the elements of C may be off on top of the rounding of a product, relative to the norms of their
-        columns: 0 if every block was received as such, else the error estimate of the decoding (at most the tolerance)
+        columns: 0 if every block was received as such, else the error estimate of the decoding (six times a root
+        mean square)
+    tolerance : of the job: an element that is recomputed may be off by six estimates where that is less
     rng : where y comes from; the operating system's entropy unless given
     results : the check of the job's results on the same a and b: where it is ready, its vectors are used again and only
         C is looked at
@@ -77,7 +80,8 @@ def check_product(a: ScaledOperand, b: ScaledOperand, C: Array, *, unscaled: boo
     else:
         check = ResultCheck(Partition(Grid(1, 1), a.shape[0], a.shape[1], b.shape[1]), a, b, rng).prepare()
     view = _Product(C, a, b, unscaled)
-    found: Verdict = check.judge(Assignment.pair(0, Combination.unit(0), Combination.unit(0), 1), 0, view, error)
+    found: Verdict = check.judge(Assignment.pair(0, Combination.unit(0), Combination.unit(0), 1), 0, view, error,
+                                 min(_ESTIMATES * error, tolerance))  # fmt: skip
     rows, columns = int(np.count_nonzero(view.rows_checked)), int(np.count_nonzero(b.finite))
     missed = check.unseen(found.most) if found.ok else float("nan")
     return ProductVerdict(found.ok, found.residual, found.limit, missed, rows, columns, found.examined, found.reason)

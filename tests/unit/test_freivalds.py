@@ -14,7 +14,7 @@ from cmm.matrices.files import as_source
 from cmm.matrices.scaling import ScaledMatrix, look_at, unscale
 from cmm.verify.freivalds import ResultCheck, noise_levels, random_vector
 from cmm.verify.passes import tiles, times
-from cmm.verify.product import check_product
+from cmm.verify.product import ProductVerdict, check_product
 
 DTYPES = ["f4", "f8", "c8", "c16"]
 GRIDS = [Grid(4, 4), Grid(3, 2, 2), Grid(8, 1), Grid(1, 5, 3)]
@@ -339,6 +339,26 @@ def test_what_decoding_may_add_is_allowed_and_not_more():
     assert check_product(case.a, case.b, C, unscaled=False, error=1e-10).ok
     C[3, 3] += 1e-8 * scale[3, 3]
     assert not check_product(case.a, case.b, C, unscaled=False, error=1e-10).ok
+
+
+def test_the_limit_of_c_is_the_estimate_of_its_error_and_an_element_beyond_it_may_be_right_on_appeal():
+    rng = np.random.default_rng(2)
+    case = Case.of("normal", 200, 50, 60, Grid(1, 1), "f8", rng)
+    exact = case.coded(Combination.unit(0), "a").T @ case.coded(Combination.unit(0), "b")
+    scale = np.multiply.outer(case.a.scan.norms, case.b.scan.norms)
+
+    def found(wrong: float, tolerance: float) -> ProductVerdict:
+        C = exact + 1e-11 * rng.uniform(-1, 1, exact.shape) * scale
+        C[3] += wrong * scale[3] * rng.choice([-1, 1], len(C[3]))
+        return check_product(case.a, case.b, C, unscaled=False, error=1e-10, tolerance=tolerance,
+                             rng=np.random.default_rng(0))  # fmt: skip
+
+    fine = found(0, 1e-9)
+    assert (fine.ok, fine.examined) == (True, 0)
+    assert 1e-10 <= fine.limit < 1.1e-10  # the estimate, and what a product rounds off
+    assert found(4e-10, 1e-9).ok  # six estimates, when looked at
+    assert not found(4e-10, 3e-10).ok  # beyond the tolerance
+    assert not found(9e-10, 1e-9).ok  # within it, and no estimate would be so far off
 
 
 @pytest.mark.parametrize("size", [-160, -150, 0, 150])
