@@ -107,7 +107,9 @@ def rivals(options: argparse.Namespace) -> int:
     absent = {system.name: reason for system in systems if (reason := system.missing())}
     for name, reason in absent.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)
-    store: Store[Result] = Store(Result, lambda result: result.key, options.out)
+    store: Store[Result] = Store(
+        Result, lambda result: result.key, options.out, signed=("code", "error", "to_c", "to_exit")
+    )
     environment = machine()
     with scratch(options.scratch) as folder:
         problem = Problem(folder, size)

@@ -13,6 +13,7 @@ from cmm.bench.points import (
     Point,
     Run,
     Wanted,
+    judge_row,
     points,
     read_array,
     read_counts,
@@ -111,7 +112,8 @@ def check_out(path: Path | None) -> None:
 
 def read_store(path: Path | None, argument: str = "--out", update: bool = True) -> Store[Run]:
     """The rows of a CSV file; one that did not pass is not done."""
-    return Store(Run, lambda run: run.key, path, done=lambda run: run.passed, argument=argument, update=update)
+    return Store(Run, lambda run: run.key, path, done=lambda run: run.passed, argument=argument, update=update,
+                 signed=("load", "residual"), judge=judge_row)  # fmt: skip
 
 
 # ---- sweep -------------------------------------------------------------------------------------------------------

@@ -143,6 +143,19 @@ class Run:
         return self.check == "PASSED"
 
 
+def judge_row(run: Run) -> None:
+    """Whether a row that was read can be one of a sweep. Raises ValueError; its key, UsageError."""
+    for name in ("s", "r", "t", "ranks"):
+        if getattr(run, name) < 1:
+            raise ValueError(f"{name} must be 1 or more; got {getattr(run, name)}")
+    for name, pattern, rule in (("check", "PASSED|FAILED|not checked", "PASSED, FAILED or not checked"),
+                                ("scaling", r"strong|weak:\d+(x\d+x\d+)?", "strong or weak:SIZE")):  # fmt: skip
+        if not re.fullmatch(pattern, getattr(run, name), re.ASCII):
+            raise ValueError(f"{name} must be {rule}; got {getattr(run, name)!r}")
+    if run.passed and not run.time > 0:
+        raise ValueError(f"time must be above 0 in a run that passed; got {run.time}")
+
+
 def time_to_c(record: Record) -> float:
     """Seconds from the start of the job until C was on disk; nan when the report does not say."""
     try:

@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
+import math
+from collections.abc import Callable, Collection, Hashable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from cmm.core.rules import read_float, read_int
 from cmm.simulate.rows import CsvFile
 
 Row = TypeVar("Row")
-KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+
+
+def _count(text: str) -> int:
+    value = read_int(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def _amount(text: str) -> float:
+    """nan: not known."""
+    value = math.nan if text == "nan" else read_float(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def _signed(text: str) -> float:
+    return float(text) if text in ("nan", "inf") else read_float(text)
+
+
+KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "int": (_count, "a whole number, 0 or more"), "float": (_amount, "a number, 0 or more, or nan"),
+    "str": (str, "a text"), "signed int": (read_int, "a whole number"), "signed float": (_signed, "a number"),
+}  # fmt: skip
 
 
 class Store(Generic[Row]):
@@ -24,6 +50,8 @@ class Store(Generic[Row]):
     done : whether a row is final. The first final row with a key counts; one that is not is made again, and both stay
         in the file
     argument : the flag of the path, for messages
+    signed : fields that may be negative
+    judge : what else a row of the file has to meet; raises ValueError
     update : False: only read what is there
 
     Raises
@@ -33,13 +61,20 @@ class Store(Generic[Row]):
 
     def __init__(self, kind: type[Row], key: Callable[[Row], Hashable], path: Path | None = None, *,
                  done: Callable[[Row], bool] = lambda row: True, argument: str = "--out",
+                 signed: Collection[str] = (), judge: Callable[[Row], object] = lambda row: None,
                  update: bool = True) -> None:  # fmt: skip
         self.key, self.done = key, done
         self.fields = {entry.name: str(entry.type) for entry in dataclasses.fields(kind)}  # type: ignore[arg-type]
         self.rows: dict[Hashable, Row] = {}
         self._file = CsvFile(path, list(self.fields), argument, update=update)
-        self._file.begin(lambda cells: self._take(
-            kind(**{name: KINDS[of](cells[name]) for name, of in self.fields.items()})))  # fmt: skip
+        kinds = {name: f"signed {of}" if name in signed else of for name, of in self.fields.items()}
+
+        def take(cells: Mapping[str, str]) -> None:
+            row = kind(**{name: _cell(name, of, cells[name]) for name, of in kinds.items()})
+            judge(row)
+            self._take(row)
+
+        self._file.begin(take)
 
     def __contains__(self, key: Hashable) -> bool:
         """Whether there is a final row with this key."""
@@ -55,6 +90,14 @@ class Store(Generic[Row]):
         if fresh:
             self.rows[self.key(row)] = row
         return fresh
+
+
+def _cell(name: str, of: str, text: str) -> Any:
+    read, rule = KINDS[of]
+    try:
+        return read(text)
+    except ValueError:
+        raise ValueError(f"{name} must be {rule}; got {text!r}") from None
 
 
 def _text(value: Any) -> str:

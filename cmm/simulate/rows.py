@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cmm.core.errors import DataError, InputMissingError, OutputError
+from cmm.core.errors import DataError, InputMissingError, OutputError, UsageError
 
 
 class CsvFile:
@@ -31,7 +31,8 @@ class CsvFile:
 
         Raises
         ------
-        DataError : a file of another kind, or a row that `take` refuses by ValueError, KeyError or TypeError
+        DataError : a file of another kind, or a row that `take` refuses by ValueError, KeyError, TypeError or
+            UsageError
         InputMissingError : without `update`, no such file
         OutputError : with it, one that cannot be written
         """
@@ -53,8 +54,10 @@ class CsvFile:
             if row[self.columns[0]] == self.columns[0]:
                 continue
             try:
+                if None in row or None in row.values():
+                    raise ValueError(f"it must have {len(self.columns)} cells")
                 take(row)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, UsageError) as error:
                 raise DataError(self.flag, f"line {number} cannot be read ({error})", str(self.path),
                                 "Remove the line, or name another file.") from error  # fmt: skip
 

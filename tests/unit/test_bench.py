@@ -232,6 +232,37 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: str | None) 
     assert path.read_text() == before
 
 
+@pytest.mark.parametrize(("name", "value", "said"), [
+    ("s", "-5", "s must be a whole number, 0 or more; got '-5'"), ("ranks", "0", "ranks must be 1 or more; got 0"),
+    ("time", "-0.5", "time must be a number, 0 or more, or nan"), ("time", "inf", "time must be a number"),
+    ("time", "nan", "time must be above 0 in a run that passed"), ("encode", "1e400", "encode must be a number"),
+    ("check", "fine", "check must be PASSED, FAILED or not checked; got 'fine'"), ("K", "", "K must be a whole number"),
+    ("scaling", "weak", "scaling must be strong or weak:SIZE; got 'weak'"), ("scheme", "nosuch", "got 'nosuch'"),
+    ("inject", "", "must start with"), ("bytes_sent", "many", "bytes_sent must be a whole number, 0 or more"),
+])  # fmt: skip
+def test_cells_that_no_run_can_have_are_told_by_line_and_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: str, said: str
+) -> None:
+    path = tmp_path / "a.csv"
+    read_store(path).add(Run(10, 10, 10, 2, "fr", "none", "strong", 0, time=1.0, check="PASSED", outcome="complete"))
+    heading, row = path.read_text().splitlines()
+    cells = dict(zip(heading.split(","), row.split(","), strict=True)) | {name: value}
+    path.write_text(f"{heading}\n{','.join(cells.values())}\n")
+    assert main(["plot", str(path), "--figure", str(tmp_path / "a.png")]) == 65
+    message = capsys.readouterr().err
+    assert message.startswith("cmm.bench: FILE.csv: line 2 cannot be read (")
+    assert said in message
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_a_line_with_a_cell_too_many_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.csv"
+    read_store(path).add(Run(10, 10, 10, 2, "fr", "none", "strong", 0, time=1.0, check="PASSED", outcome="complete"))
+    path.write_text(path.read_text().rstrip("\n") + ",1\n")
+    assert main(["plot", str(path), "--figure", str(tmp_path / "a.png")]) == 65
+    assert "it must have" in capsys.readouterr().err
+
+
 def test_a_run_that_failed_is_made_again_and_both_rows_stay(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     failed = replace(passed(POINT), check="FAILED", outcome="no report", remark="no end within 1 s")
