@@ -3,40 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Collection, Hashable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from cmm.core.rules import read_float, read_int
-from cmm.simulate.rows import CsvFile
+from cmm.simulate.rows import CsvFile, read_cell
 
 Row = TypeVar("Row")
-
-
-def _count(text: str) -> int:
-    value = read_int(text)
-    if value < 0:
-        raise ValueError(text)
-    return value
-
-
-def _amount(text: str) -> float:
-    """nan: not known."""
-    value = math.nan if text == "nan" else read_float(text)
-    if value < 0:
-        raise ValueError(text)
-    return value
-
-
-def _signed(text: str) -> float:
-    return float(text) if text in ("nan", "inf") else read_float(text)
-
-
-KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "int": (_count, "a whole number, 0 or more"), "float": (_amount, "a number, 0 or more, or nan"),
-    "str": (str, "a text"), "signed int": (read_int, "a whole number"), "signed float": (_signed, "a number"),
-}  # fmt: skip
 
 
 class Store(Generic[Row]):
@@ -70,7 +43,7 @@ class Store(Generic[Row]):
         kinds = {name: f"signed {of}" if name in signed else of for name, of in self.fields.items()}
 
         def take(cells: Mapping[str, str]) -> None:
-            row = kind(**{name: _cell(name, of, cells[name]) for name, of in kinds.items()})
+            row = kind(**{name: read_cell(name, cells[name], of) for name, of in kinds.items()})
             judge(row)
             self._take(row)
 
@@ -90,14 +63,6 @@ class Store(Generic[Row]):
         if fresh:
             self.rows[self.key(row)] = row
         return fresh
-
-
-def _cell(name: str, of: str, text: str) -> Any:
-    read, rule = KINDS[of]
-    try:
-        return read(text)
-    except ValueError:
-        raise ValueError(f"{name} must be {rule}; got {text!r}") from None
 
 
 def _text(value: Any) -> str:

@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from cmm.runtime.judge import MAX_EXTRA, TolerancePlanner
 from cmm.simulate.clock import Clock, Run, TaskCosts, Work
 from cmm.simulate.experiment import HASH_DIGITS, parse_code, read_tasks
 from cmm.simulate.profile import PROFILES, MachineProfile
-from cmm.simulate.rows import CsvFile
+from cmm.simulate.rows import CsvFile, read_cell
 from cmm.simulate.workers import Population, parse_models
 
 OPERANDS_KEPT = 4  # coded chunks a side, as the runtime
@@ -246,12 +245,15 @@ class LatencyRow:
 
     @classmethod
     def from_row(cls, row: Mapping[str, str]) -> LatencyRow:
-        """What `to_row` wrote."""
+        """What `to_row` wrote. Raises ValueError, KeyError, TypeError or UsageError when it did not."""
         data = json.loads(row["spec"])
         spec = Latency(**{**data, "size": tuple(data["size"]), "profile": MachineProfile(**data["profile"])})
-        kinds: dict[str, Any] = {"int": int, "float": float, "str": str}
-        values = {entry.name: kinds[str(entry.type)](row[entry.name]) for entry in fields(LatencyResult)}
-        return cls(spec, int(row["trial"]), LatencyResult(**values))
+        if spec.key != row["key"]:
+            raise ValueError("the content hash does not match")
+        values = {
+            entry.name: read_cell(entry.name, row[entry.name], str(entry.type)) for entry in fields(LatencyResult)
+        }
+        return cls(spec, read_cell("trial", row["trial"], "int"), LatencyResult(**values))
 
 
 def run_row(job: tuple[Latency, int]) -> LatencyRow:

@@ -3,11 +3,48 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cmm.core.errors import DataError, InputMissingError, OutputError, UsageError
+from cmm.core.rules import read_float, read_int
+
+
+def _count(text: str) -> int:
+    value = read_int(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def _amount(text: str) -> float:
+    """nan: not known."""
+    value = math.nan if text == "nan" else read_float(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def _signed(text: str) -> float:
+    return float(text) if text in ("nan", "inf") else read_float(text)
+
+
+_KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "int": (_count, "a whole number, 0 or more"), "float": (_amount, "a number, 0 or more, or nan"),
+    "str": (str, "a text"), "signed int": (read_int, "a whole number"), "signed float": (_signed, "a number"),
+}  # fmt: skip
+
+
+def read_cell(name: str, text: str, kind: str) -> Any:
+    """The value of a cell. kind: int or float (not negative), signed int, signed float or str. Raises ValueError."""
+    read, rule = _KINDS[kind]
+    try:
+        return read(text)
+    except ValueError:
+        raise ValueError(f"{name} must be {rule}; got {text!r}") from None
 
 
 class CsvFile:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cmm.simulate.experiment import Experiment
-from cmm.simulate.rows import CsvFile
+from cmm.simulate.rows import CsvFile, read_cell
 
 BINS = 20  # of relative errors, per decade
 LIKELIHOOD_FACTOR = 1000.0  # as in sinter: hypotheses up to so many times less likely than the best one
@@ -179,10 +179,14 @@ class Batch:
         experiment = Experiment.from_dict(json.loads(row["experiment"]))
         if experiment.key != row["key"]:
             raise ValueError("the content hash does not match")
-        stats = Stats(int(row["trials"]), int(row["failures"]), dict(counts["kinds"]), tables["errors"],
-                      float(row["error_max"] or 0), tables["thresholds"], int(row["inactivations"]),
-                      int(row["inactivations_max"]), int(row["block_operations"]), float(row["seconds"]))  # fmt: skip
-        return cls(experiment, int(row["first_trial"]), stats)
+        names = ("first_trial", "trials", "failures", "inactivations", "inactivations_max", "block_operations")
+        first, trials, failures, inactivations, most, operations = (read_cell(name, row[name], "int") for name in names)
+        largest = read_cell("error_max", row["error_max"] or "0", "signed float")
+        if failures > trials or not largest >= 0:
+            raise ValueError(f"{failures} failures in {trials} trials, error_max {largest}")
+        stats = Stats(trials, failures, dict(counts["kinds"]), tables["errors"], largest, tables["thresholds"],
+                      inactivations, most, operations, read_cell("seconds", row["seconds"], "float"))  # fmt: skip
+        return cls(experiment, first, stats)
 
 
 class Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from pathlib import Path
 
@@ -230,6 +231,19 @@ def test_runs_repeat_and_refusals_are_rows() -> None:
     refused = run_latency(ideal("uncoded/pull:grid=2x2,tasks=9", "none"))
     assert refused.outcome == "refused"
     assert "--tasks" in refused.remark
+
+
+@pytest.mark.parametrize(("name", "value"), [("trial", "-1"), ("key", "0"), ("total", "-3.0"), ("K", "-4"),
+                                             ("load", "1e400"), ("collect", "soon")])  # fmt: skip
+def test_cells_that_no_run_writes_are_refused(tmp_path: Path, name: str, value: str) -> None:
+    path, spec = tmp_path / "latency.csv", ideal("fr/pull", "pareto:1.5")
+    LatencyStore(path).add(LatencyRow(spec, 0, run_latency(spec)))
+    heading, cells = csv.reader(path.read_text().splitlines())
+    with path.open("w", newline="") as file:
+        row = dict(zip(heading, cells, strict=True)) | {name: value}
+        csv.writer(file, lineterminator="\n").writerows([heading, row.values()])
+    with pytest.raises(DataError, match="line 2 cannot be read"):
+        LatencyStore(path)
 
 
 def test_rows_round_trip_and_sweeps_resume(tmp_path: Path) -> None:

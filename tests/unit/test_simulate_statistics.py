@@ -115,6 +115,24 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         Store(path)
 
 
+@pytest.mark.parametrize(("name", "value"), [
+    ("trials", "-4"), ("failures", "5"), ("first_trial", "x"), ("error_max", "-1"), ("seconds", "1e400"), ("key", "0"),
+    ("block_operations", "-1"), ("experiment", "{}"), ("counts", "[]"),
+])  # fmt: skip
+def test_cells_that_no_sweep_writes_are_refused(tmp_path: Path, name: str, value: str) -> None:
+    store = Store(tmp_path / "a.csv")
+    store.add(Batch(POINT, 0, run(POINT, 4)))
+    assert store.path is not None
+    with store.path.open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    with store.path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, Store.columns(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerow(row | {name: value})
+    with pytest.raises(DataError, match="line 2 cannot be read"):
+        Store(store.path)
+
+
 def test_a_changed_experiment_is_another_one() -> None:
     keys = {x.key for x in (
         POINT, OTHER,
