@@ -108,6 +108,10 @@ class OutputError(Refusal):
     exit_code = ExitCode.CANNOT_WRITE
 
 
+class InUseError(OutputError):
+    """An output that another job is at work on: nothing of that job's is touched, its report included."""
+
+
 class IncompleteError(CmmError):
     """Too few results: too many workers lost or given up (exit code 4)."""
 

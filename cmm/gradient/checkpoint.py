@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import time
 import zipfile
 from collections.abc import Callable, Mapping
@@ -33,6 +34,9 @@ def save(path: str, fingerprint: Mapping[str, Any], state: Mapping[str, Array], 
 
 def load(path: str, fingerprint: Mapping[str, Any]) -> tuple[dict[str, Array], list[list[float]]]:
     """(state, loss curve). Raises InputMissingError, or DataError when the file is none of ours or of another job."""
+    if os.path.exists(path) and not os.path.isfile(path):  # a named pipe would keep its reader waiting
+        raise DataError("--resume", "needs a checkpoint of cmm.gradient", f"{path}, which is no regular file",
+                        "Start without --resume.")  # fmt: skip
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
             state = {name: found[name] for name in found.files}

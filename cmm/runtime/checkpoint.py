@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cmm.core.errors import OutputError
+from cmm.core.errors import InUseError, OutputError
 from cmm.core.task import Array
 from cmm.matrices.files import write_atomic
 from cmm.runtime import records
@@ -60,7 +60,8 @@ class Checkpoint:
 
     Raises
     ------
-    OutputError : not empty without `resume`, used by another job, not writable, or holding other files
+    OutputError : not empty without `resume`, not writable, or holding other files
+    InUseError : used by another job
     """
 
     def __init__(self, folder: str, *, resume: bool, every: float = 5.0,
@@ -92,7 +93,7 @@ class Checkpoint:
             until = time.monotonic() + (LOCK_SECONDS if self.resume else 0.0)
             while (lock := self._locked()) is None:
                 if time.monotonic() > until:
-                    raise OutputError(ARGUMENT, "must not be in use by another job", self.folder,
+                    raise InUseError(ARGUMENT, "must not be in use by another job", self.folder,
                                       "Wait for that job, or name another folder.")  # fmt: skip
                 time.sleep(0.05)
         except OSError as error:
@@ -120,6 +121,11 @@ class Checkpoint:
         if strange and not names & {PLAN, RESULTS}:
             raise OutputError(ARGUMENT, "must name a new or empty folder, or a checkpoint of cmm",
                               f"{self.folder}, which holds {strange[0]}", "Choose another name.")  # fmt: skip
+        for name in sorted(names & OURS):
+            if not stat.S_ISREG(os.lstat(self.folder / name).st_mode):  # a link leads to what is not ours
+                raise OutputError(ARGUMENT, "must hold its files itself",
+                                  f"{self.folder / name}, which is no regular file",
+                                  "Put the file itself there, or choose another folder.")  # fmt: skip
 
     def _look(self) -> None:
         """Judge what is there."""
@@ -137,10 +143,9 @@ class Checkpoint:
     def delivering(self) -> str | None:
         """The output that the earlier run was putting in its place when it ended, or None."""
         try:
-            text = (self.folder / DELIVERING).read_text(errors="replace")
+            return os.fsdecode((self.folder / DELIVERING).read_bytes()) or None
         except OSError:
             return None
-        return text or None
 
     # ---- a run -----------------------------------------------------------------------------------------------
 
@@ -224,7 +229,7 @@ class Checkpoint:
     def deliver(self, out: str) -> None:
         """C is about to be put in its place."""
         with contextlib.suppress(OutputError):  # only needed when the job dies within the next moments
-            write_atomic(self.folder / DELIVERING, out, argument=ARGUMENT)
+            write_atomic(self.folder / DELIVERING, os.fsencode(out), argument=ARGUMENT)
 
     def finish(self, *, sync: bool = True) -> None:
         """Save no more, and sync, unless nobody will need it. May be called twice."""

@@ -10,7 +10,16 @@ from typing import TypeVar
 
 from mpi4py import MPI
 
-from cmm.core.errors import CmmError, ExitCode, Outcome, RemoteError, StoppedError, UnverifiedError
+from cmm.core.errors import (
+    CmmError,
+    ExitCode,
+    InUseError,
+    Outcome,
+    OutputError,
+    RemoteError,
+    StoppedError,
+    UnverifiedError,
+)
 from cmm.core.jobfile import TABLE
 from cmm.core.spec import JobSpec
 from cmm.core.task import Array
@@ -108,57 +117,84 @@ class Leader:
     def _prepare(self) -> Session | None:
         spec = self.spec
         a, b = self._sources()
-        past = resume.earlier_report(spec) if spec.resume or not spec.overwrite else None
-        complete = past is not None and past.outcome is Outcome.COMPLETE
-        if complete and not spec.resume:
-            past, complete = None, False
-        if not complete:
+        past = self._earlier()
+        finished = past if past is not None and past.outcome is Outcome.COMPLETE else None
+        if finished is None:
             self._check_outputs(a, b, past)
         names = {item.name for item in fields(Options)}
         options = Options(**{name: getattr(spec, name) for name in names})
         kept = self.checkpoint.plan["identity"] if self.checkpoint is not None and self.checkpoint.plan else None
-        if past is not None and complete:
-            kept = {"code": vars(past.code)}
+        if finished is not None:
+            kept = {"code": vars(finished.code)}
         session = Session(a, b, options, self.end.link, self.record, self.clock, self._show, resume.planned(kept, spec))
-        if not complete:
+        if finished is None:
             check_memory(session, self.end.hosts)
         if spec.checkpoint is not None:
             with self.clock.phase("checkpoint", self.record):
-                self._identify(session, past)
+                self._identify(session, finished)
         return None if self.finished else session
+
+    def _earlier(self) -> Record | None:
+        """What an earlier run of this job has reported: a failure or, resumed, that it is complete. It is read once the
+        checkpoint is held, so that whoever had it until now has said all.
+        """
+        spec = self.spec
+        past = resume.earlier_report(spec) if spec.resume or not spec.overwrite else None
+        complete = past is not None and past.outcome is Outcome.COMPLETE
+        if spec.checkpoint is not None and not (spec.resume and complete and not os.path.lexists(spec.checkpoint)):
+            self._hold(past)
+            past = resume.earlier_report(spec) if spec.resume or not spec.overwrite else None
+        return None if past is not None and past.outcome is Outcome.COMPLETE and not spec.resume else past
+
+    def _hold(self, past: Record | None) -> None:
+        """Open the checkpoint, which one job at a time can. Where another has it, the report is that job's too."""
+        spec = self.spec
+        if spec.checkpoint is None or self.checkpoint is not None:
+            return
+        try:
+            self.checkpoint = Checkpoint(spec.checkpoint, resume=spec.resume, every=spec.checkpoint_every,
+                                         warn=self.warn, tell=lambda text: launch.say(f"cmm: {text}"))  # fmt: skip
+        except InUseError:
+            raise
+        except OutputError:
+            self._judge_report(past)
+            raise
+
+    def _judge_report(self, past: Record | None) -> None:
+        """Whether the report may be written; that of a failure of this job may be replaced."""
+        failed = past is not None and past.outcome is not Outcome.COMPLETE
+        check_output(self.spec.report, [self.spec.a, self.spec.b], self.spec.overwrite or failed,
+                     argument="--report", matrix=False)  # fmt: skip
+        self.may_report = True
 
     def _check_outputs(self, a: MatrixSource, b: MatrixSource, past: Record | None) -> None:
         """Whether all outputs can be written, the checkpoint among them. What an earlier run of this job has left does
         not count as existing: `past`, its report of a failure, and, resumed, C that it was just putting in its place.
         """
         spec, inputs = self.spec, [self.spec.a, self.spec.b]
-        again = spec.overwrite or past is not None
-        check_output(spec.report, inputs, again, argument="--report", matrix=False)
-        self.may_report = True
+        self._hold(past)
+        self._judge_report(past)
         size = a.shape[1] * b.shape[1] * max(8, a.dtype.itemsize, b.dtype.itemsize)
         check_room(size, "--a, --b", f"C, {a.shape[1]} x {b.shape[1]}")
-        if spec.checkpoint is not None:
-            self.checkpoint = Checkpoint(spec.checkpoint, resume=spec.resume, every=spec.checkpoint_every,
-                                         warn=self.warn, tell=lambda text: launch.say(f"cmm: {text}"))  # fmt: skip
         mine = self.checkpoint is not None and self.checkpoint.delivering() == spec.out
         check_output(spec.out, inputs, spec.overwrite or mine, size=size)
         if spec.timeline:
             check_plotting()
             check_output(spec.timeline, inputs, spec.overwrite or mine, argument="--timeline", matrix=False)
 
-    def _identify(self, session: Session, past: Record | None) -> None:
-        """Begin the checkpoint for this very job, or find that the job is complete already."""
+    def _identify(self, session: Session, finished: Record | None) -> None:
+        """Begin the checkpoint for this very job, or find that the job is complete already, as `finished` says."""
         spec, kept = self.spec, self.checkpoint.plan if self.checkpoint is not None else None
         identity = resume.identity(session)
-        if kept is not None:
+        if kept is not None and finished is None:
             resume.refuse_differences(kept["identity"], identity)  # what is cheap to compare first
         identity = resume.add_contents(identity, session)
         form = Form(identity_digest(identity), *session.form)
-        if past is not None and self.checkpoint is None:  # the outputs were not looked at yet
-            if resume.proves(past, form.plan, spec.out):
-                self._nothing_to_do(past)
+        if finished is not None:
+            if resume.proves(finished, form.plan, spec.out):
+                self._nothing_to_do(finished)
                 return
-            self._check_outputs(*session.sources, None)
+            self._check_outputs(*session.sources, None)  # they were not looked at yet
         assert self.checkpoint is not None, "opened with the outputs"
         kept = self.checkpoint.plan
         if kept is not None:
@@ -175,8 +211,9 @@ class Leader:
         """An earlier run has completed this job: its report stands."""
         self.record, self.finished = past, True
         launch.say("cmm: an earlier run has completed this job: nothing is left to do")
-        if self.spec.checkpoint is not None and os.path.isdir(self.spec.checkpoint):  # it had no time to clear up
-            Checkpoint(self.spec.checkpoint, resume=True).remove()
+        held, self.checkpoint = self.checkpoint, None
+        if held is not None:  # the earlier run had no time to clear up
+            held.remove()
 
     def _sources(self) -> tuple[MatrixSource, MatrixSource]:
         with self.clock.phase("read", self.record):
@@ -254,8 +291,8 @@ class Leader:
         empty = self.checkpoint.fresh and not self.checkpoint.kept
         if self.record.exit_code is ExitCode.COMPLETE or empty or self.spoiled:
             self.checkpoint.remove()
-        else:
-            self.checkpoint.close()
+        else:  # held until this process ends: the report may still be corrected
+            self.checkpoint.finish()
 
     def _tell(self) -> None:
         """The summary on stdout; where that cannot be written, C and the report are there all the same."""

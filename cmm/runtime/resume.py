@@ -116,7 +116,7 @@ def _changed(key: str, old: Any, new: Any) -> Refusal:
     remedy = "Give it as it was, or start again with another --checkpoint."
     name, _, what = key.rpartition(".")
     if name in ("a", "b"):
-        said = "other elements" if what == "content" else f"{what} {new}, it was {old}"
+        said = "other elements, or the same stored in another order" if what == "content" else f"{what} {new}, it was {old}"
         return DataError(f"--{name}", "must be as it was when the checkpoint was begun", said, remedy)
     argument = _FLAGS.get(key) or (f"--param {what}" if name == "code.params" else "--resume")
     rule = "must be as it was when the checkpoint was begun" if argument != "--resume" else (
@@ -142,6 +142,8 @@ def planned(kept: Mapping[str, Any] | None, spec: JobSpec) -> tuple[Grid, int] |
 def earlier_report(spec: JobSpec) -> Record | None:
     """The report that an earlier run with the same output has left: of a failure, or of a job with a checkpoint that is
     complete; else None."""
+    if not os.path.isfile(spec.report):  # a named pipe would keep its reader waiting
+        return None
     try:
         record = load(spec.report)
     except (CmmError, RecursionError):

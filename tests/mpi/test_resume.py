@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -296,6 +297,38 @@ def test_a_line_that_is_complete_ends_at_once(make_inputs: Make) -> None:
     assert before == [os.stat(path).st_mtime_ns for path in (job.inputs.out, job.inputs.report)]
     os.utime(job.inputs.out)  # somebody has been there: no proof any more
     assert job.run().returncode == 73
+
+
+@pytest.mark.one_mpi
+def test_the_same_line_twice_at_once(make_inputs: Make) -> None:
+    """The second waits for the first, which ends meanwhile, and finds the job complete."""
+    job = Job(make_inputs(300, 200, 100), *SLOW)
+    with job.start() as first:
+        job.wait_for(first, 20)
+        second = job.run()
+        done = first.wait(TIMEOUT)
+    assert done.returncode == 0, done
+    assert second.returncode == 0, second
+    assert "nothing is left to do" in second.stderr
+    check_complete(job, second)
+    assert job.report["checkpoint"]["restored"] == 0
+
+
+@pytest.mark.one_mpi
+@pytest.mark.parametrize("flags", [("--overwrite",), ("--no-resume", "--overwrite")])
+def test_beside_another_job_its_report_is_left_alone(make_inputs: Make, flags: tuple[str, ...]) -> None:
+    job = stopped(make_inputs)
+    with (job.folder / "lock").open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = os.stat(job.inputs.report).st_mtime_ns
+        done = job.run(*flags)
+        assert done.returncode == 73, done
+        assert "--checkpoint: must not be in use by another job" in done.stderr
+        assert os.stat(job.inputs.report).st_mtime_ns == before
+    os.unlink(job.inputs.report)
+    done = job.run("--no-resume")  # a refusal that is this job's own is reported
+    assert done.returncode == 73, done
+    assert "must be new or empty without --resume" in job.report["message"]
 
 
 @pytest.mark.parametrize("moment", ["delivering", "reported"])

@@ -161,13 +161,25 @@ def test_a_file_or_no_parent(folder: Path, tmp_path: Path) -> None:
     assert f"Create {tmp_path / 'no'}" in refused(tmp_path / "no" / "ck")
 
 
-def test_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", sorted(checkpoint.OURS))
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "folder"])
+def test_what_is_no_file_of_its_own_is_refused(folder: Path, tmp_path: Path, name: str, kind: str) -> None:
+    """A link would lead out of the folder, and a named pipe keep its reader waiting for ever."""
     folder.mkdir()
-    (tmp_path / "precious").write_text("x")
-    (folder / "results").symlink_to(tmp_path / "precious")
-    with pytest.raises(OutputError):
-        Kept(folder)
-    assert (tmp_path / "precious").read_text() == "x"
+    place, precious = folder / name, tmp_path / "precious"
+    precious.write_text("x")
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to(precious if kind == "link" else tmp_path / "nowhere")
+    text = refused(folder, resume=True)
+    assert str(place) in text
+    assert "no regular file" in text
+    assert os.path.lexists(place)
+    assert precious.read_text() == "x"
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_one_job_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
