@@ -6,6 +6,7 @@ block, aligned with its chunks, so that no chunk is unpacked again and again.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from importlib import import_module
 from pathlib import Path
@@ -42,7 +43,7 @@ def open_array(path: Path, argument: str, member: str | None = None) -> Matrix:
     Raises
     ------
     InputMissingError : no such dataset
-    DataError : no HDF5 file, truncated, a group, several datasets and none named, not numeric
+    DataError : no HDF5 file, truncated, a group, several datasets and none named, not numeric, elements in other files
     OSError : the file cannot be opened, or is being written by another program
     """
     h5py = require(argument)
@@ -65,6 +66,7 @@ def _open(h5py: Any, file: Any, path: Path, argument: str, member: str | None) -
         raise DataError(argument, "must hold numbers (bool, integer, float or complex)",
                         f"{place} with {dataset.dtype if dataset.shape is not None else 'nothing'}",
                         "Name another dataset.")  # fmt: skip
+    _check_inside(dataset, path, argument, place)
     check_sides(dataset.shape, argument, place)
     if len(dataset.shape) not in (1, 2):
         return np.broadcast_to(np.zeros((), dataset.dtype), dataset.shape)  # its dimensions are refused by the caller
@@ -78,7 +80,11 @@ def _choose(h5py: Any, file: Any, path: Path, argument: str, member: str | None)
     if member is not None and member not in file:
         raise InputMissingError(argument, "must name a dataset of the file", f"{path}::{member}",
                                 _listing(_datasets(h5py, file)))  # fmt: skip
-    item = file if member is None else file[member]
+    try:
+        item = file if member is None else file[member]
+    except KeyError:
+        raise InputMissingError(argument, "must name a dataset of the file", f"{path}::{member}, a link to nothing",
+                                "Check it with h5ls.") from None  # fmt: skip
     if isinstance(item, h5py.Dataset):
         return item
     if not isinstance(item, h5py.Group):
@@ -89,6 +95,27 @@ def _choose(h5py: Any, file: Any, path: Path, argument: str, member: str | None)
                         f"{path} with {len(names) if len(names) < _LISTED else 'many'} of them",
                         _listing(names))  # fmt: skip
     return item[names[0]]
+
+
+def _check_inside(dataset: Any, path: Path, argument: str, place: Path) -> None:
+    """Refuse elements that lie in other files: nobody watches whether those change, and HDF5 reads the missing parts of
+    a virtual dataset as zeros. Raises DataError."""
+    if not os.path.samefile(dataset.file.filename, path):
+        raise DataError(argument, "must name a dataset of the file itself",
+                        f"{place}, reached by a link into {dataset.file.filename}",
+                        f"Name it as {dataset.file.filename}::{dataset.name}.")  # fmt: skip
+    parts = dataset.virtual_sources() if dataset.is_virtual else ()
+    if dataset.external or not all(_plain_source(dataset.file, part) for part in parts):
+        kind = "whose elements are in external files" if dataset.external else "a virtual dataset of others"
+        raise DataError(argument, "must have its elements in the file itself", f"{place}, {kind}",
+                        "Copy it into a dataset of its own.")  # fmt: skip
+
+
+def _plain_source(file: Any, source: Any) -> bool:
+    """Whether a part of a virtual dataset is there, in the same file."""
+    found = file.get(source.dset_name) if source.file_name == "." else None
+    inside = found is not None and os.path.samefile(found.file.filename, file.filename)
+    return inside and hasattr(found, "is_virtual") and not found.is_virtual and not found.external
 
 
 def _datasets(h5py: Any, group: Any) -> list[str]:
@@ -111,7 +138,7 @@ def _listing(names: list[str]) -> str:
 
 def _contiguous(h5py: Any, dataset: Any) -> int | None:
     """Where the elements lie in the file if they can be mapped: in one piece, as NumPy knows the type."""
-    if dataset.chunks is not None or dataset.is_virtual or dataset.external:
+    if dataset.chunks is not None:
         return None
     plain = h5py.h5t.py_create(dataset.dtype, logical=True).equal(dataset.id.get_type())
     complete = dataset.id.get_storage_size() == dataset.nbytes > 0

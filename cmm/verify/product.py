@@ -106,7 +106,7 @@ class _Product:
         if self._finite.all():
             return _ldexp(times(self._C, x), -self._left)
         height = max(1, _SLAB // max(1, self._C.shape[1] * 16))
-        slabs = [self._C[k : k + height] for k in range(0, len(self._C), height)]
+        slabs = [self._C[k : k + height] for k in range(0, max(1, len(self._C)), height)]
         return _ldexp(np.concatenate([times(np.where(self._finite, slab, 0), x) for slab in slabs]), -self._left)
 
     def slack(self, x: Array) -> Array | float:

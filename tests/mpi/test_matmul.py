@@ -149,6 +149,22 @@ def test_not_finite_exactly_where_numpy_is(comm: Any, where: str, dtype: str) ->
         assert report["warnings"]
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("where", ["A", "B", "both"])
+def test_nan_in_any_shape(comm: Any, shape: tuple[int, int, int], where: str) -> None:
+    """In those too of which nothing but an empty C comes."""
+    s, r, t = shape
+    A, B = draw(1, s, r, "f8"), draw(2, s, t, "f8")
+    for matrix, name in ((A, "A"), (B, "B")):
+        if matrix.size and where in (name, "both"):
+            matrix.flat[-1] = np.nan
+    C, report = product(comm, A, B)
+    assert report["outcome"] == "complete"
+    if comm.rank == 0:
+        np.testing.assert_array_equal(np.isnan(C), np.isnan(A.T @ B))
+        assert C.shape == (r, t)
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
 def test_columns_of_wildly_different_size(comm: Any, dtype: str) -> None:
     """Columns times 10^±250 (±25 in single precision): the error stays relative to the columns' own norms."""

@@ -267,6 +267,37 @@ def test_hdf5_refusals(tmp_path: Path) -> None:
     refused(tmp_path / "missing.h5::A", "existing file", kind=InputMissingError)
 
 
+def test_hdf5_elements_in_other_files_are_refused(tmp_path: Path) -> None:
+    """Mapped at the place that they have in the other file, they would be other numbers."""
+    h5py = pytest.importorskip("h5py")
+    array = sample(shape=(30, 8))
+    other = hdf5(tmp_path / "other.h5", A=array, g__B=array)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["padding"] = np.ones((300, 8))
+        file["link"], file["group"] = h5py.ExternalLink("other.h5", "/A"), h5py.ExternalLink("other.h5", "/g")
+        file["dangling"], file["gone"] = h5py.SoftLink("/nowhere"), h5py.ExternalLink("gone.h5", "/A")
+        file.create_dataset("raw", array.shape, "f8", external=[(tmp_path / "raw.bin", 0, array.nbytes)])[:] = array
+        for name, source in (("others", h5py.VirtualSource(str(other), "A", array.shape)),
+                             ("missing", h5py.VirtualSource(".", "nowhere", array.shape)),
+                             ("linked", h5py.VirtualSource(".", "link", array.shape)),
+                             ("raws", h5py.VirtualSource(".", "raw", array.shape))):  # fmt: skip
+            layout = h5py.VirtualLayout(array.shape, "f8")
+            layout[:] = source
+            file.create_virtual_dataset(name, layout)
+    path = tmp_path / "x.h5"
+    refused(f"{path}::link", "of the file itself", f"Name it as {other}::/A.")
+    refused(f"{path}::group/B", "of the file itself", f"Name it as {other}::/g/B.")
+    for name in ("raw", "others", "missing", "linked", "raws"):
+        refused(f"{path}::{name}", "must have its elements in the file itself")
+    for name in ("dangling", "gone"):
+        refused(f"{path}::{name}", "a link to nothing", kind=InputMissingError)
+    (tmp_path / "alias.h5").symlink_to(path)
+    with h5py.File(path, "a") as file:
+        del file["padding"]
+        file["plain"] = array
+    assert np.array_equal(whole(open_matrix(tmp_path / "alias.h5::plain")), array)
+
+
 def test_hdf5_chunks_that_are_damaged_are_told_when_they_are_read(tmp_path: Path) -> None:
     path = hdf5(tmp_path / "x.h5", A=(sample(), {"chunks": (37, 23), "fletcher32": True}))
     data = bytearray(path.read_bytes())
