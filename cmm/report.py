@@ -16,6 +16,7 @@ from cmm.runtime.report import load, summary_lines
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the summary of the report that `argv` names; returns the exit code."""
+    launch.open_streams()
     parser = Parser(prog="python -m cmm.report", description="Print the summary of a report of cmm and exit with the "
                     "exit code of its job.")  # fmt: skip
     parser.add_argument("file", metavar="FILE", help="the file that --report named")

@@ -13,7 +13,7 @@ from cmm.core.errors import ExitCode, UsageError
 from cmm.core.options import Parser
 from cmm.doctor import launching, site
 from cmm.doctor.findings import Finding, as_mapping, healthy, lines
-from cmm.runtime.launch import SILENT_WAIT, Launch, detect, say
+from cmm.runtime.launch import SILENT_WAIT, Launch, detect, open_streams, say
 
 EPILOG = """\
 Exit codes: 0 nothing has to be changed, 1 something has to, 64 usage, 130 interrupted. Alone it starts two ranks with
@@ -23,6 +23,7 @@ INTERRUPTED = 130  # as shells say it: nothing can be taken up again
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Examine and say what is found; returns the exit code."""
+    open_streams()
     parser = Parser(prog="python -m cmm.doctor", description="Check MPI, launcher, BLAS, memory and scratch of this "
                     "site.", epilog=EPILOG)  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON")

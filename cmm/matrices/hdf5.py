@@ -114,8 +114,9 @@ def _check_inside(dataset: Any, path: Path, argument: str, place: Path) -> None:
 def _plain_source(file: Any, source: Any) -> bool:
     """Whether a part of a virtual dataset is there, in the same file."""
     found = file.get(source.dset_name) if source.file_name == "." else None
-    inside = found is not None and os.path.samefile(found.file.filename, file.filename)
-    return inside and hasattr(found, "is_virtual") and not found.is_virtual and not found.external
+    if found is None or not hasattr(found, "is_virtual") or not os.path.samefile(found.file.filename, file.filename):
+        return False
+    return not (found.is_virtual or found.external)
 
 
 def _datasets(h5py: Any, group: Any) -> list[str]:

@@ -31,6 +31,7 @@ def main(read: Callable[[], Command], run: Callable[[Any, supervisor.Tie | None]
     run : the job, once the supervisor is there
     answer : the lines to be printed when nothing is to be computed
     """
+    launch.open_streams()
     try:
         command = read()
         if command.action == "run" and command.spec is not None:
@@ -52,6 +53,10 @@ def _inform(command: Command, answer: Callable[[Command], Iterable[str]]) -> int
         return int(error.exit_code)
     except BrokenPipeError:  # a reader that has left (`| head`) is no error
         launch.forget_stdout()
+    except OSError as error:
+        launch.forget_stdout()
+        launch.say(f"cmm: the answer cannot be printed ({error.strerror})")
+        return int(ExitCode.CANNOT_WRITE)
     return int(ExitCode.COMPLETE)
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TextIO
 
 from cmm.core.errors import CmmError, ExitCode, UsageError
 
@@ -79,15 +80,46 @@ def check_world(size: int) -> None:
                          "or srun with that MPI's plugin (--mpi=pmix for Open MPI, --mpi=pmi2 for MPICH).")  # fmt: skip
 
 
+def open_streams() -> None:
+    """Give a process that was started with stdin, stdout or stderr closed (`2>&-`) the null device there: the next file
+    that is opened would take the place, and receive what is meant for people."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (to the end)
+
+
 def say(text: str) -> None:
-    """Write one message to stderr in one piece, so that messages of several ranks do not interleave."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    """Write one message to stderr in one piece, so that messages of several ranks do not interleave. Where nothing can
+    be written (a full disk) the job goes on in silence."""
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except OSError:
+        forget_stderr()
 
 
 def forget_stdout() -> None:
     """Its reader has left, or it is full: what is buffered must not fail once more at the interpreter's end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _forget(sys.stdout)
+
+
+def forget_stderr() -> None:
+    """The same for stderr."""
+    _forget(sys.stderr)
+
+
+def _forget(stream: TextIO) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def interrupted() -> int:

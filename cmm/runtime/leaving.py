@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from mpi4py import MPI
 
-from cmm.runtime import launch
+from cmm.runtime import launch, stopping
 from cmm.runtime.failures import Failures
 from cmm.runtime.habits import abort_keeps_code
 from cmm.runtime.handshake import Frame
@@ -37,6 +37,7 @@ def finalize(code: int, failures: Failures, on_death: OnDeath = lambda dead, abo
 
     on_death : told who died, and whether the job is aborted for it
     """
+    stopping.ignore()
     if failures.tie is None:
         return  # nobody hides deaths: the launcher ends the job, and mpi4py finalizes when Python ends
     failures.tie.farewell(code)

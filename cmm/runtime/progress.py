@@ -39,7 +39,12 @@ class Progress:
         self.total, self.done, self.clock = total, 0, clock
         self._told, self._told_at = 0, clock()
         self._started = self._told_at
-        self._bar = self._make_bar() if self.mode == "bar" else None
+        self._bar: Any = None
+        if self.mode == "bar":
+            try:
+                self._bar = self._make_bar()
+            except OSError:
+                self._fall_silent()
 
     def _choose(self) -> str:
         alone = launch.world_size() in (None, 1)
@@ -55,12 +60,15 @@ class Progress:
         self.done = n
         if total is not None:
             self.total = total
-        if self._bar is not None:
-            self._bar.total = self.total
-            self._bar.set_description_str(text, refresh=False)
-            self._bar.update(n - self._bar.n)
-        elif self.mode == "lines":
-            self._tell(text)
+        try:
+            if self._bar is not None:
+                self._bar.total = self.total
+                self._bar.set_description_str(text, refresh=False)
+                self._bar.update(n - self._bar.n)
+            elif self.mode == "lines":
+                self._tell(text)
+        except OSError:
+            self._fall_silent()
 
     def _tell(self, text: str) -> None:
         now = self.clock()
@@ -73,16 +81,17 @@ class Progress:
         self.stream.write(f"cmm: {self.done} of {self.total} results{share} after {now - self._started:.1f} s{more}\n")
         self.stream.flush()
 
-    def note(self, text: str) -> None:
-        """A warning: one line at once, in every mode."""
-        if self._bar is not None:
-            self._bar.write(f"cmm: {text}", file=self.stream)
-        else:
-            self.stream.write(f"cmm: {text}\n")
-            self.stream.flush()
+    def _fall_silent(self) -> None:
+        """What cannot be told must not end the job."""
+        self.mode, self._bar = "none", None
+        if self.stream is sys.stderr:
+            launch.forget_stderr()
 
     def close(self) -> None:
         """Take the bar away. May be called twice."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        bar, self._bar = self._bar, None
+        try:
+            if bar is not None:
+                bar.close()
+        except OSError:
+            self._fall_silent()

@@ -116,7 +116,9 @@ def _changed(key: str, old: Any, new: Any) -> Refusal:
     remedy = "Give it as it was, or start again with another --checkpoint."
     name, _, what = key.rpartition(".")
     if name in ("a", "b"):
-        said = "other elements, or the same stored in another order" if what == "content" else f"{what} {new}, it was {old}"
+        said = f"{what} {new}, it was {old}"
+        if what == "content":
+            said = "other elements, or the same stored in another order"
         return DataError(f"--{name}", "must be as it was when the checkpoint was begun", said, remedy)
     argument = _FLAGS.get(key) or (f"--param {what}" if name == "code.params" else "--resume")
     rule = "must be as it was when the checkpoint was begun" if argument != "--resume" else (

@@ -34,6 +34,13 @@ def listen_to_all() -> None:
         signal.signal(number, _remember)
 
 
+def ignore() -> None:
+    """From now on a request comes too late: the job has ended, and this process is about to. Python takes its handlers
+    away before the process is gone, and a signal would then be fatal to a job whose C is complete."""
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _remember(number: int, frame: FrameType | None) -> None:
     global _requested, _heard_at, _raising
     if not _requested:

@@ -3,10 +3,12 @@
 import sys
 
 from cmm.core.errors import ExitCode
+from cmm.runtime import launch
 
 
 def main() -> int:
     """The command; it is loaded here so that Ctrl-C is understood from the beginning."""
+    launch.open_streams()
     try:
         from cmm.simulate.cli import main as command
 

@@ -18,6 +18,7 @@ from cmm.slurm.script import MARK, render
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what the command line `argv` (default: this process's) asks for; returns the exit code."""
+    launch.open_streams()
     try:
         command = read(sys.argv[1:] if argv is None else argv)
         if command is None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import socket
+import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cmm.core.errors import InputMissingError, UsageError
@@ -122,3 +127,33 @@ def test_ctrl_c_is_left_to_a_hook_that_ends_the_other_ranks(monkeypatch: pytest.
     monkeypatch.setattr(sys, "excepthook", lambda *error: None)
     with pytest.raises(KeyboardInterrupt):
         interrupt()
+
+
+# ---- streams that are closed or full -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def matrices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("streams")
+    rng = np.random.default_rng(1)
+    for name, columns in (("A", 12), ("B", 9)):
+        np.save(folder / f"{name}.npy", rng.standard_normal((20, columns)))
+    return folder
+
+
+@pytest.mark.parametrize("streams", ["2>&-", ">&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/full 2>/dev/full"])
+def test_a_job_does_not_need_anybody_who_listens(matrices: Path, streams: str) -> None:
+    """And no file of the job takes the place of a closed stream."""
+    for path in matrices.glob("C.npy*"):
+        path.unlink()
+    line = f"{shlex.quote(sys.executable)} -m cmm.run --a A.npy --b B.npy --out C.npy --progress bar {streams}"
+    environ = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    done = subprocess.run(["sh", "-c", line], cwd=matrices, env=environ, timeout=60, check=False)
+    assert done.returncode == 0
+    A, B, C = (np.load(matrices / f"{name}.npy", allow_pickle=False) for name in "ABC")
+    limit = 20 * np.finfo(float).eps * np.outer(np.linalg.norm(A, axis=0), np.linalg.norm(B, axis=0))
+    assert (np.abs(C - A.T @ B) <= limit).all()
+    assert json.loads((matrices / "C.npy.report.json").read_text())["outcome"] == "complete"
+    done = subprocess.run(["sh", "-c", f"{line} --overwrite --a none.npy"], cwd=matrices, env=environ, timeout=60,
+                          check=False)  # fmt: skip
+    assert done.returncode == 66

@@ -83,7 +83,7 @@ def test_what_is_being_unwound_is_not_disturbed_by_an_echo() -> None:
 
 def test_outside_nothing_is_raised() -> None:
     with stopping.interruptible():
-        pass
+        stopping.ignore()
     signal.raise_signal(signal.SIGUSR1)
 
 
@@ -122,3 +122,19 @@ def test_early_only_sigusr1_is_remembered() -> None:
     stopping.listen()
     assert signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_once_the_job_has_ended_a_request_is_too_late_even_while_python_ends(number: signal.Signals) -> None:
+    """Python takes handlers of its own away at its end, and then the signal would be fatal."""
+    program = textwrap.dedent(f"""
+        import atexit, os, signal, sys
+        from cmm.runtime import stopping
+        stopping.listen_to_all()
+        class Last:  # gone after the handlers
+            def __del__(self, kill=os.kill, pid=os.getpid()): kill(pid, {int(number)})
+        sys.modules["last"] = Last()
+        stopping.ignore()
+        """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
