@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -14,6 +15,8 @@ from cmm.core.errors import UsageError
 LARGEST = 10**18  # of whole numbers: within the 64 bits that every TOML reader knows
 LONGEST = 1e6  # seconds, and slow-down factors: beyond any job, within what sleep() takes
 RANKS = 10**6  # of workers: a bound on what a typing error can allocate
+LARGEST_MESSAGE = 1 << 30  # bytes: MPI counts in 32 bits
+LEAST_MESSAGE = 1 << 10  # of what CMM_MESSAGE_LIMIT may say: the smallest cuts that still get somewhere
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,20 @@ class Rule:
         if not self.holds(value):
             near = get_close_matches(value, self.known, n=1) if isinstance(value, str) else []
             raise UsageError(argument, self.says, repr(value), f"Did you mean {near[0]}?" if near else self.remedy)
+
+
+def message_limit(environ: Mapping[str, str] = os.environ) -> int:
+    """Largest message in bytes: 1 GiB, or what CMM_MESSAGE_LIMIT says (the same on all ranks), so that tests can cross
+    it cheaply. Raises UsageError."""
+    text = environ.get("CMM_MESSAGE_LIMIT", "")
+    try:
+        limit = read_int(text) if text else LARGEST_MESSAGE
+    except ValueError:
+        limit = 0
+    if not LEAST_MESSAGE <= limit <= LARGEST_MESSAGE:
+        raise UsageError("CMM_MESSAGE_LIMIT", f"must be a number of bytes from {LEAST_MESSAGE} to {LARGEST_MESSAGE}",
+                         repr(text), "Correct it, or leave it unset.")  # fmt: skip
+    return limit
 
 
 def read_int(text: str) -> int:

@@ -114,19 +114,28 @@ def _header(file: IO[bytes], path: Path, argument: str) -> Header:
 
 
 def _sizes(file: IO[bytes], path: Path, argument: str, count: int) -> list[int]:
-    """The line of sizes, behind comments and empty lines."""
-    seen = 0
+    words = _behind_comments(file).split()
+    if len(words) != count or not all(word.isdigit() and len(word) < 20 for word in words):
+        raise DataError(argument, f"must have a line with {count} sizes in its header", path, _REMEDY)
+    return [int(word) for word in words]
+
+
+def _behind_comments(file: IO[bytes]) -> bytes:
+    """The first line that is neither a comment nor empty, that of the sizes; nothing at the end of the file.
+
+    Raises ValueError for a zero byte, at which the parser would stop, and for comments without end.
+    """
+    seen, within = 0, False  # a comment longer than what is read at a time
     while seen < _COMMENTS:
         line = file.readline(_LINE)
         seen += len(line)
-        words = line.split()
-        if not line:
-            break
-        if words and not line.lstrip().startswith(b"%"):
-            if len(words) != count or not all(word.isdigit() and len(word) < 20 for word in words):
-                break
-            return [int(word) for word in words]
-    raise DataError(argument, f"must have a line with {count} sizes in its header", path, _REMEDY)
+        if b"\0" in line:
+            raise ValueError("a zero byte")
+        comment = within or line.lstrip().startswith(b"%")
+        within = comment and not line.endswith(b"\n")
+        if not line or (not comment and line.split()):
+            return line
+    raise ValueError(f"no line of sizes in the first {_COMMENTS >> 20} MB")
 
 
 def _load(path: Path, argument: str, header: Header, memory: int) -> Matrix:
@@ -180,11 +189,7 @@ def _check_text(file: IO[bytes], header: Header) -> None:
 
     The parser ignores what follows a number, and so takes 1.5 for the integer 1, 1d5 for 1 and 1.5.3 for 1.5.
     """
-    line = b""
-    while not line.split() or line.lstrip().startswith(b"%"):  # comments may say anything but zero bytes
-        line = file.readline(_LINE)
-        if b"\0" in line or not line:
-            raise ValueError("a zero byte" if line else "no line of sizes")
+    _behind_comments(file)
     table = _INTEGERS if header.field in ("integer", "unsigned-integer", "pattern") else _REALS
     words = sum(_look(lines, table) for lines in _whole_lines(file))
     expected = header.entries * ((2 if header.sparse else 0) + {"complex": 2, "pattern": 0}.get(header.field, 1))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 from threadpoolctl import threadpool_limits
@@ -24,6 +25,7 @@ from cmm.core.errors import (
     UsageError,
 )
 from cmm.core.grid import Grid
+from cmm.core.rules import message_limit
 from cmm.core.spec import OPTIONAL, Injection, check_ranks, check_value
 from cmm.core.task import Array
 from cmm.runtime.endpoint import Endpoint, endpoint
@@ -63,9 +65,11 @@ def matmul(A: npt.ArrayLike | None = None, B: npt.ArrayLike | None = None, comm:
     """
     if comm is not None and (not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL):
         raise UsageError("comm", "must be an MPI communicator", repr(comm), "Pass for example MPI.COMM_WORLD.")
+    message_limit()  # and inject: what every rank finds by itself, before any is committed
     injections = tuple(Injection.parse(text, "inject") for text in ([inject] if isinstance(inject, str) else inject))
     end = endpoint(comm if comm is not None else MPI.COMM_WORLD)
     end.next_job()  # from here on no rank may leave without the others: what is refused is refused by rank 0 for all
+    seed, threads = _plain(seed), _plain(threads)
     given = {"op": op, "code": code, "grid": grid, "tasks": tasks, "params": params, "dispatch": dispatch, "seed": seed,
              "tolerance": tolerance, "verify": verify, "give_up": give_up}  # fmt: skip
     with threadpool_limits(limits=threads if isinstance(threads, int) and threads > 0 else None, user_api="blas"):
@@ -107,7 +111,7 @@ def _options(given: Mapping[str, Any], threads: int | None) -> Options:
     """The options by the rules of the command's flags. Raises UsageError."""
     from cmm.runtime.session import Options  # loads what only the master needs
 
-    values = dict(given)
+    values = {name: _plain(value) for name, value in given.items()}
     if isinstance(values["grid"], str):
         values["grid"] = Grid.parse(values["grid"])
     params = values["params"] if values["params"] is not None else {}
@@ -120,6 +124,11 @@ def _options(given: Mapping[str, Any], threads: int | None) -> Options:
     if threads is not None:
         check_value("threads", threads, "threads")
     return Options(**values)
+
+
+def _plain(value: Any) -> Any:
+    """Python's own number for one of NumPy's."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _source(matrix: Any, name: str) -> MatrixSource:

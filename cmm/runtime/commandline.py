@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 from cmm.core.errors import CmmError, ExitCode, InputMissingError, InternalError
+from cmm.core.rules import message_limit
 from cmm.runtime import launch, stopping, supervisor
 
 
@@ -35,6 +36,7 @@ def main(read: Callable[[], Command], run: Callable[[Any, supervisor.Tie | None]
     try:
         command = read()
         if command.action == "run" and command.spec is not None:
+            message_limit()  # raises what is to be told before MPI
             stopping.listen()
             tie = supervisor.start()  # forks while this process is small; this rank goes on
             return run(command.spec, tie)

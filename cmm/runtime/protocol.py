@@ -7,7 +7,6 @@ at most `message_limit()` bytes.
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from enum import IntEnum
@@ -15,6 +14,7 @@ from enum import IntEnum
 import numpy as np
 
 from cmm.core.errors import InternalError
+from cmm.core.rules import message_limit
 from cmm.core.task import Array
 
 MAGIC = 0x636D6D01  # "cmm" and the protocol's version
@@ -105,11 +105,6 @@ class Header:
 
 def dtype_code(dtype: np.dtype[np.generic]) -> int:
     return DTYPES.index(np.dtype(dtype))
-
-
-def message_limit() -> int:
-    """Largest message in bytes (1 GiB; CMM_MESSAGE_LIMIT lowers it so that tests can cross it cheaply)."""
-    return max(1, min(int(os.environ.get("CMM_MESSAGE_LIMIT", 1 << 30)), 1 << 30))
 
 
 def cut_bytes(array: Array) -> list[Array]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cmm.codes.base import Code
 from cmm.codes.defaults import build_code
-from cmm.core.errors import DataError, UnverifiedError
+from cmm.core.errors import DataError, InaccurateError, UnverifiedError
 from cmm.core.grid import Grid, Partition
 from cmm.core.rng import generator
 from cmm.core.task import Array
@@ -227,12 +227,11 @@ class Session:
         plan = master.judge.plan
         assert plan is not None, "the coordinator asked the judge"
         C = self.store.C
-        with self.clock.phase("decode", self.record):
-            self.store.decode(plan, self._proof(plan))
-            if not self.exact:
-                clear_zero_lines(C, self.A.norms, self.B.norms)
         if self.exact:
-            return self._finish_exact(C)
+            return self._finish_exact(plan)
+        with self.clock.phase("decode", self.record):
+            self.store.decode(plan)
+            clear_zero_lines(C, self.A.norms, self.B.norms)
         if self.options.verify != "none":  # before unscaling: a product that overflows then is not at fault
             with self.clock.phase("verify", self.record):
                 self._verify(C, master.judge.estimate or 0.0 if len(plan.missing) else 0.0)
@@ -247,16 +246,25 @@ class Session:
 
     def _proof(self, plan: Plan) -> Settle | None:
         """For integers: what is solved for is rounded, and must satisfy the results exactly."""
-        if not self.exact or not len(plan.missing):
+        if not len(plan.missing):
             return None
         if isinstance(plan, CombinationPlan):
             rows = stack(list(plan.rows), plan.unknowns)
             return ExactSums(plan.combination, plan.take, rows, plan.targets, self.bound).settle
         return ExactSystem(stack(list(plan.rows), plan.unknowns)[:, plan.missing], self.bound).settle
 
-    def _finish_exact(self, C: Array) -> Array:
+    def _finish_exact(self, plan: Plan) -> Array:
         with self.clock.phase("decode", self.record):
-            result = as_int64(C)
+            proof = self._proof(plan)
+            try:
+                self.store.decode(plan, proof)
+                result = as_int64(self.store.C)
+            except InaccurateError as error:
+                if self.options.verify == "all":
+                    raise
+                self.record.verification.passed = False
+                raise UnverifiedError(f"{error}, and the results were not checked. C was not written. Run again with "
+                                      "--verify all, which finds a worker that sends wrong ones.") from error  # fmt: skip
         if self.options.verify != "none":
             with self.clock.phase("verify", self.record):
                 holds = product_holds(self.sources[0].array, self.sources[1].array, result)

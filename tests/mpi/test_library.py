@@ -50,7 +50,7 @@ def test_a_frozen_rank_is_a_straggler_in_this_call_and_in_the_next(tmp_path: Pat
     assert late[1:] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("limit", ["1000", "4096"])
+@pytest.mark.parametrize("limit", ["1024", "4096"])
 def test_messages_beyond_the_limit_are_cut(tmp_path: Path, limit: str) -> None:
     """Crossing the limit of one message, cheaply: every operand, result and report is sent in pieces."""
     program = (

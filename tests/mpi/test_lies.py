@@ -46,6 +46,17 @@ def test_results_of_an_earlier_job_are_dropped_by_their_number() -> None:
     assert "[(5, 7, 57.0), (5, 8, 58.0)] discarded 2" in done.stdout, done
 
 
+@pytest.mark.parametrize("verify", ["final", "none"])
+def test_an_exact_product_from_wrong_results_is_unverified_and_not_inaccurate(
+    make_inputs: Callable[..., Inputs], verify: str
+) -> None:
+    """The remedy is a check of the results and no other tolerance."""
+    inputs = make_inputs(60, 30, 20, dtype="i8")
+    done = mpirun(3, "-m", "cmm.run", *inputs.flags, "--verify", verify, "--inject", "corrupt:1:1", timeout=60)
+    assert done.returncode == 3, done
+    assert "--verify all, which finds a worker that sends wrong ones" in done.stderr
+
+
 LATE = """
 import time, weakref
 import numpy as np

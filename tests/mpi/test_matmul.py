@@ -205,6 +205,15 @@ def test_bad_input_raises_on_every_rank_and_the_next_call_works(comm: Any) -> No
         check(C, A, B[:20], report)
 
 
+def test_numbers_of_numpy_are_numbers(comm: Any) -> None:
+    A, B = draw(1, 20, 5, "f8"), draw(2, 20, 6, "f8")
+    C, report = product(comm, A, B, seed=np.int64(3), tasks=np.int32(9), tolerance=np.float32(1e-6), grid="2x2",
+                        threads=np.uint8(1), give_up=np.float64(5.0))  # fmt: skip
+    assert report["seed"] == 3
+    if comm.rank == 0:
+        check(C, A, B, report)
+
+
 BAD = [
     ({"grid": "0x1"}, 64), ({"grid": "abc"}, 64), ({"grid": (2, 3)}, 64), ({"op": "h"}, 64), ({"verify": "ALL"}, 64),
     ({"tolerance": 0}, 64), ({"tolerance": float("nan")}, 64), ({"tolerance": "x"}, 64), ({"tasks": 1.5}, 64),

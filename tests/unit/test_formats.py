@@ -353,6 +353,22 @@ def test_matrix_market_fields_and_symmetries(
     assert np.array_equal(whole(source), np.array(expected, source.dtype))
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("comment", ["%" + "x" * (3 << 20), "% \n" * 100_000, "%" + "y 2 2 1\r" * 9000, " % 2 2 1"])
+def test_matrix_market_comments_of_any_length(tmp_path: Path, comment: str, packed: bool) -> None:
+    text = f"{BANNER}coordinate real general\n{comment}\n2 2 1\n1 2 1.5\n".encode()
+    path = tmp_path / ("x.mtx.gz" if packed else "x.mtx")
+    path.write_bytes(gzip.compress(text) if packed else text)
+    assert np.array_equal(whole(open_matrix(path)), [[0, 1.5], [0, 0]])
+
+
+def test_matrix_market_comments_without_end(tmp_path: Path) -> None:
+    (tmp_path / "x.mtx").write_text(f"{BANNER}array real general\n%" + "x" * (17 << 20))
+    refused(tmp_path / "x.mtx", "no line of sizes in the first 16 MB")
+    (tmp_path / "y.mtx").write_text(f"{BANNER}array real general\n%" + "x" * (1 << 20))
+    refused(tmp_path / "y.mtx", "must have a line with 2 sizes")
+
+
 @pytest.mark.parametrize(("kind", "body", "words"), [
     ("array real general", "2 2\n1\n2\n3\n", "3 numbers where the header promises 4"),
     ("array real general", "2 2\n1\n2\n3\n4\n5\n", "5 numbers"),

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmm.core.errors import InternalError
-from cmm.runtime.protocol import MAGIC, WORDS, Down, Header, Up, cut_bytes, message_limit, pack_program
+from cmm.core.errors import InternalError, UsageError
+from cmm.core.rules import message_limit
+from cmm.runtime.protocol import MAGIC, WORDS, Down, Header, Up, cut_bytes, pack_program
 
 good = st.builds(
     Header,
@@ -68,16 +69,23 @@ def test_foreign_messages() -> None:
         Header.unpack(words[:5])
 
 
-@pytest.mark.parametrize("limit", [1, 7, 64, 1 << 20])
+@pytest.mark.parametrize("limit", [1024, 1031, 1 << 14, 1 << 20])
 def test_large_payloads_are_cut(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     monkeypatch.setenv("CMM_MESSAGE_LIMIT", str(limit))
     assert message_limit() == limit
-    array = np.arange(33, dtype=np.float64)
+    array = np.arange(1033, dtype=np.float64)
     parts = cut_bytes(array)
     assert max(part.size for part in parts) <= limit
     assert b"".join(part.tobytes() for part in parts) == array.tobytes()
     assert len(parts) == -(-array.nbytes // limit)
     assert all(np.shares_memory(part, array) for part in parts)
+
+
+@pytest.mark.parametrize("text", ["0", "1023", "-5", "1e6", "much", str(1 << 31), " ", "9" * 30])
+def test_an_impossible_limit_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("CMM_MESSAGE_LIMIT", text)
+    with pytest.raises(UsageError, match="CMM_MESSAGE_LIMIT: must be a number of bytes from 1024 to 1073741824"):
+        message_limit()
 
 
 def test_empty_payload_is_no_message() -> None:
