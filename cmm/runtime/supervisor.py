@@ -106,6 +106,12 @@ class Tie:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
 
+    def __enter__(self) -> Tie:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.sock.close()  # the rank is about to end
+
     def report_to(self, rank: int, secret: bytes, addresses: Sequence[str], port: int) -> None:
         """Have the supervisor report to rank 0, which listens at one of the addresses."""
         self.sock.send(REPORT_TO.pack(b"R", rank, secret, port) + " ".join(addresses).encode())
