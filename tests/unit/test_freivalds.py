@@ -43,6 +43,13 @@ KINDS = ["normal", "positive", "constant", "two values", "rank one", "mixed", "i
          "sparse", "orthogonal"]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _repeatable(request, monkeypatch):
+    """Random vectors from the name of the test, not from the operating system: failures can be repeated."""
+    seeded = np.random.default_rng(list(request.node.name.encode()))
+    monkeypatch.setattr("cmm.verify.freivalds.secret_generator", lambda: seeded)
+
+
 @dataclass
 class Case:
     """A job's data, and workers that multiply honestly."""
@@ -415,11 +422,15 @@ def test_the_vectors_of_the_results_serve_for_c(kind, dtype, grid):
     assert not check.ready
     assert check_product(case.a, case.b, C, unscaled=False, results=check).ok  # not ready: it looks for itself
     check.prepare()
-    alone = check_product(case.a, case.b, C, unscaled=False)
-    verdict = check_product(case.a, case.b, C, unscaled=False, results=check)
-    assert verdict.ok, verdict
-    assert (verdict.rows, verdict.columns) == (alone.rows, alone.columns)
-    assert verdict.missed <= 10 * alone.missed
+    alone = [check_product(case.a, case.b, C, unscaled=False) for _ in range(9)]
+    checks = [check] + [ResultCheck(case.partition, case.a, case.b).prepare() for _ in alone[1:]]
+    verdicts = [check_product(case.a, case.b, C, unscaled=False, results=check) for check in checks]
+    assert all(verdict.ok for verdict in verdicts), verdicts
+    assert {(found.rows, found.columns) for found in verdicts + alone} == {(61, 73)}
+    # A draw that leads to a recomputation misses more: of 400 single pairs in c8 the worst differed by 17, of medians
+    # of nine the worst of 1200 by 5.6.
+    assert np.median([found.missed for found in verdicts]) <= 10 * np.median([found.missed for found in alone])
+    verdict = verdicts[0]
     size = case.a.scan.norms[7] * np.max(case.b.scan.norms)
     tolerance = 1e-3 if np.finfo(dtype).eps > 1e-12 else 1e-9
     for error in (2 * verdict.missed, tolerance):
