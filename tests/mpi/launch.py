@@ -130,14 +130,19 @@ class Launch:
         return lines
 
     def kill(self) -> None:
-        """Kill the launcher and every rank, by pid: a rank has its own process group and may be stopped."""
+        """Kill the launcher and every rank, by pid: a rank has its own process group and may be stopped.
+
+        They are gone on return: a signal is only sent, and who just gets it may be forking or take a moment to end.
+        """
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for _ in range(3):  # what was being forked a moment ago carries the mark too
-            for pid in self.processes():
+        deadline = time.monotonic() + 10
+        while (rest := self.processes()) and time.monotonic() < deadline:
+            for pid in rest:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
 
     def close(self) -> None:
         self.kill()
